@@ -1,0 +1,116 @@
+"""How to draw tokens: one frozen record, the same for `gen`, `using`, `run` and every backend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """Sampling parameters. None means "not given": the next default applies, in the end the model's own.
+
+    Attributes:
+        max_tokens: most tokens to generate, at least 1.
+        min_tokens: fewest tokens before an end is allowed.
+        stop: strings that end the output; the match is not part of it. One string may be given bare.
+        stop_token_ids: token ids that end the output.
+        stop_regex: a pattern whose first match ends the output; the match is not part of it.
+        temperature: 0 is greedy.
+        top_p, min_p: in [0, 1]; `top_p` is the nucleus, `min_p` a floor relative to the likeliest token.
+        top_k: keep the k likeliest tokens; 0 or -1 keeps all.
+        frequency_penalty, presence_penalty: subtracted per occurrence, or once, for tokens already generated.
+        repetition_penalty: divides positive and multiplies negative logits of tokens seen (prompt and output).
+        logit_bias: added to the logits of these token ids.
+        seed: makes the draw a function of (seed, position) alone.
+        n: number of samples.
+        ignore_eos: go on past the model's end token.
+        logprobs: 0 returns each chosen token's log-probability, k > 0 also the k likeliest alternatives.
+
+    Raises:
+        ValueError: a value is out of range; the message names the field, the value and the range.
+    """
+
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    stop_regex: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] | None = None
+    seed: int | None = None
+    n: int | None = None
+    ignore_eos: bool | None = None
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "stop", _strings(self.stop))
+        _set(self, "stop_token_ids", None if self.stop_token_ids is None else tuple(self.stop_token_ids))
+        _set(self, "logit_bias", _pairs(self.logit_bias))
+        _set(self, "logprobs", _count_of_logprobs(self.logprobs))
+        for name, low, high in _RANGES:
+            _check_range(name, getattr(self, name), low, high)
+
+    def over(self, defaults: Sampling) -> Sampling:
+        """These parameters, with those not given taken from `defaults`."""
+        missing = {f.name: getattr(defaults, f.name) for f in fields(self) if getattr(self, f.name) is None}
+        return replace(self, **missing)
+
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("max_tokens", 1, math.inf),
+    ("min_tokens", 0, math.inf),
+    ("temperature", 0, math.inf),
+    ("top_p", 0, 1),
+    ("top_k", -1, math.inf),
+    ("min_p", 0, 1),
+    ("frequency_penalty", -2, 2),
+    ("presence_penalty", -2, 2),
+    ("repetition_penalty", 1e-6, math.inf),
+    ("n", 1, math.inf),
+    ("logprobs", 0, math.inf),
+)
+
+
+def _set(sampling: Sampling, name: str, value: object) -> None:
+    object.__setattr__(sampling, name, value)
+
+
+def _check_range(name: str, value: float | None, low: float, high: float) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{name} must be a number, not {value!r}")
+    if math.isnan(value) or math.isinf(value) or not low <= value <= high:
+        bound = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
+        raise ValueError(f"{name} must be {bound}, not {value!r}")
+
+
+def _strings(stop: object) -> tuple[str, ...] | None:
+    if stop is None:
+        return None
+    items = (stop,) if isinstance(stop, str) else tuple(stop)  # type: ignore[arg-type]
+    for item in items:
+        if not isinstance(item, str) or not item:
+            raise ValueError(f"stop must be non-empty strings, not {item!r}")
+    return items
+
+
+def _pairs(bias: Mapping[int, float] | Iterable[tuple[int, float]] | None) -> tuple[tuple[int, float], ...] | None:
+    if bias is None:
+        return None
+    items = bias.items() if isinstance(bias, Mapping) else bias
+    return tuple(sorted((int(token), float(value)) for token, value in items))
+
+
+def _count_of_logprobs(logprobs: int | bool | None) -> int | None:
+    if logprobs is None or logprobs is False:
+        return None
+    return 0 if logprobs is True else logprobs

@@ -1,0 +1,259 @@
+"""The seam between `runtime` and every backend: branches go down, deltas come back.
+
+Everything here is plain data or a Protocol, so that a backend may live in another process. A branch is an
+immutable chain of segments; forking copies a reference, so it costs the same for a trunk of any length.
+
+    segment       written by        means
+    ─────────────────────────────────────────────────────────────────────────────────────────
+    Text          the program       text; with `markup`, special-token spellings count as tokens
+    RoleBegin/End the program       a turn opens or closes; the backend writes what its template says
+    Generated     a backend         what the model made, as the ids it made, for ever
+    ForkMark      the program       closes the run of text, so that branches share the trunk's tokens
+    Image         the program       an image, for backends that can see
+
+State is tokens: a backend renders a chain to ids, memoised per segment, and never tokenises again what a
+model generated. Adjacent text is tokenised as one run, closed by a generation, a special token or a fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from forktree.lang.constraints import ConstraintSpec
+from forktree.lang.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text that the program appended. `markup`: special-token spellings in it are special tokens."""
+
+    text: str
+    markup: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RoleBegin:
+    """A turn of `role` ("system", "user", "assistant", "tool" …) opens."""
+
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleEnd:
+    """The open turn of `role` closes."""
+
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What a model made.
+
+    Attributes:
+        text: the value: what the model wrote, without healed bytes, stop string or end token.
+        ids: the ids it made, kept for ever; empty on a backend without token ids.
+        num_withdrawn: how many tokens of the text before were withdrawn to heal the boundary; `ids` begins
+            with their bytes again.
+    """
+
+    text: str
+    ids: tuple[int, ...] = ()
+    num_withdrawn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ForkMark:
+    """Branches begin here: text after it never changes the tokens before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image: its encoded bytes and media type."""
+
+    data: bytes
+    media_type: str = "image/png"
+
+
+Segment = Text | RoleBegin | RoleEnd | Generated | ForkMark | Image
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Branch:
+    """One immutable chain of segments, newest last. `None` is the empty branch.
+
+    Identity, not equality, tells branches apart: backends memoise what they rendered per node, weakly.
+    """
+
+    parent: Branch | None
+    segment: Segment
+
+    def segments(self) -> list[Segment]:
+        """Every segment from the root on."""
+        return [node.segment for node in self.path()]
+
+    def path(self) -> list[Branch]:
+        """Every node from the root to this one."""
+        nodes = list(_towards_root(self))
+        nodes.reverse()
+        return nodes
+
+
+def _towards_root(branch: Branch | None) -> Iterator[Branch]:
+    while branch is not None:
+        yield branch
+        branch = branch.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """Continue one branch.
+
+    Attributes:
+        branch: what to continue; None is an empty prompt.
+        sampling: resolved by the runtime as far as the program says; what is None here is the model's own.
+        constraint: the whole output satisfies it, or is marked as cut.
+        on_budget: "cut" marks an output that `max_tokens` cut; "close" steers to a legal end in time.
+        heal: withdraw the last token of the text before and generate its bytes again.
+        sample_index: which of `n` samples this is; it keeps the samples of one seed apart.
+        name: the variable that the output fills, for scripts, records and logs.
+    """
+
+    branch: Branch | None
+    sampling: Sampling = field(default_factory=Sampling)
+    constraint: ConstraintSpec | None = None
+    on_budget: Literal["cut", "close"] = "cut"
+    heal: bool = True
+    sample_index: int = 0
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One generated token, its log-probability (natural log), and the likeliest alternatives if asked for."""
+
+    token: int
+    text: str
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Counts of tokens of one request; `cached_tokens` are those of the prompt that were not computed again."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text of the value, never half a character, never text that a stop string may still take back."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """The end of a generation; the last message of the stream, exactly once.
+
+    Attributes:
+        segment: what to append to the branch; `segment.text` equals the joined deltas.
+        finish_reason: "stop" (end token, stop string, or the constraint's end) or "length" (cut).
+        is_complete: the constraint, if any, is satisfied by the whole text.
+        stop: the stop string or token id that ended it.
+        logprobs: one entry a generated token, if asked for.
+    """
+
+    segment: Generated
+    finish_reason: Literal["stop", "length"]
+    is_complete: bool = True
+    stop: str | int | None = None
+    usage: Usage = Usage()
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRequest:
+    """Score every option as the continuation of one branch.
+
+    `unconditional` asks also for each option's log-probabilities without the branch (after BOS, or after the
+    end-of-text token where the model has no BOS).
+    """
+
+    branch: Branch | None
+    options: tuple[str, ...]
+    unconditional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OptionScore:
+    """One option: the ids that were scored, from the first that differs from the prompt's own, and their
+    log-probabilities (natural log). An empty option has no ids."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    unconditional_logprobs: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreResult:
+    """Scores in the order of the options."""
+
+    options: tuple[OptionScore, ...]
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do. What it cannot is an error at submission, never a silently weaker result.
+
+    Attributes:
+        tokens: its generations carry ids.
+        constraints: the kinds of specification that it enforces, by class name; empty is none.
+        score: it scores options.
+        images: it can see.
+        logprobs: it returns log-probabilities.
+    """
+
+    tokens: bool = False
+    constraints: frozenset[str] = frozenset()
+    score: bool = False
+    images: bool = False
+    logprobs: bool = False
+
+
+class Backend(Protocol):
+    """Three verbs over a branch. Every method is called on the executor's event loop.
+
+    Errors are `BackendError`s, `ConstraintError`s or `EngineError`s, raised from the call or the iteration.
+    Cancelling the task that iterates (or `aclose()` of the stream) cancels the work.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def stream(self, request: GenerateRequest) -> AsyncIterator[Delta | Completion]:
+        """Generate: deltas of the value as they are made, then one Completion."""
+        ...
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Log-probabilities of every option."""
+        ...
+
+    async def prefill(self, branch: Branch) -> None:
+        """Compute the branch, so that what continues it finds it cached; a hint that may do nothing."""
+        ...
+
+    async def tokens(self, branch: Branch | None) -> tuple[int, ...]:
+        """The ids that the branch renders to. Raises UnsupportedError on a backend without ids."""
+        ...
+
+    def close(self) -> None:
+        """Release what the backend holds; every waiter gets an error. Closing twice is harmless."""
+        ...
