@@ -1,0 +1,35 @@
+# The front door. Everything runs in the current Python environment.
+
+.PHONY: setup check format test test-long golden bench demo clean
+
+setup:  ## install the package with what tests and checks need, and the pre-commit hooks
+	pip install -e '.[dev]'
+	pre-commit install
+
+check:  ## lint, format and types; mypy needs a folder named forktree, which a git-ignored link provides
+	ruff check .
+	ruff format --check .
+	mkdir -p .mypy_cache/root && ln -sfn "$(CURDIR)" .mypy_cache/root/forktree
+	cd .mypy_cache/root && mypy --config-file forktree/pyproject.toml -p forktree.lang -p forktree.runtime
+
+format:  ## mend what can be mended
+	ruff check --fix .
+	ruff format .
+
+test:  ## the ordinary tests
+	pytest $(TARGET)
+
+test-long:  ## the tests that take minutes
+	pytest -m slow --timeout 3600 $(TARGET)
+
+golden:  ## rewrite the golden files; read the diff before you commit it
+	pytest tests --update-golden -q -k golden
+
+bench:  ## the workloads, one after another; nothing else should run
+	python -m forktree.benchmarks $(ARGS)
+
+demo:
+	forktree demo
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
