@@ -54,14 +54,26 @@ class TokenMatcher(Protocol):
 
 
 class Emission(NamedTuple):
-    """What one more token did to a text: what may be shown now, and the stop that it completed."""
+    """What one more token did to a text.
+
+    Attributes:
+        text: what may be shown now; with a stop, all that is left of the kept text.
+        stop: the stop that this token completed, or None.
+        num_kept: with a stop, how many tokens from the first lie wholly within the kept text; None keeps all.
+        tail_text: with a stop, the kept text behind those tokens (a token straddled the stop's beginning).
+    """
 
     text: str
     stop: str | None = None
+    num_kept: int | None = None
+    tail_text: str = ""
 
 
 class TextSink(Protocol):
-    """Turns the tokens of one output into text that may be shown, and watches for stops. One a request."""
+    """Turns the tokens of one output into text that may be shown, and watches for stops. One a request.
+
+    A sink that knows `min_tokens` reports no stop before it; the engine ends at every stop reported.
+    """
 
     def feed(self, token: int) -> Emission:
         """Take one token."""
@@ -93,12 +105,15 @@ class Finished:
     """The last event of a request that ended well.
 
     Attributes:
-        ids: generated ids in order, without the end token or the tokens of a stop string's tail beyond it.
+        ids: generated ids in order, without the end token, and with a text stop only those that lie wholly
+            within the kept text, so that they render to it.
+        tail_text: kept text behind `ids` that no id covers, because a token straddled the stop.
         text: what was held back until the end (already without the stop string).
         reason: why it ended.
         stop: the stop string or token id that ended it.
         prompt_logprobs: [len(ids of the prompt) - score_from] natural logs, if asked for.
         num_cached: tokens of the prompt that came from the cache.
+        tokens: one entry for each of `ids`.
     """
 
     ids: tuple[int, ...]
@@ -106,6 +121,7 @@ class Finished:
     reason: Literal["stop", "length"]
     stop: str | int | None = None
     is_complete: bool = True
+    tail_text: str = ""
     prompt_logprobs: tuple[float, ...] = ()
     num_prompt: int = 0
     num_cached: int = 0
