@@ -1,0 +1,137 @@
+"""Time cases, tell how undisturbed the machine was, and print one table.
+
+A case runs once to warm up and then `reps` times; the median wall time is kept. Each row says how many cores the
+benchmark itself used, how many other work used, and how many the hypervisor took: a row with more than 0.15 of
+the last two deserves a rerun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured case. `seconds` are per repetition; `units` are requests, questions, programs or turns."""
+
+    engine: str
+    case: str
+    units: int
+    seconds: list[float]
+    num_tokens: int = 0
+    cores: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def units_per_s(self) -> float:
+        return self.units / self.median
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.num_tokens / self.median
+
+
+class Bench:
+    """Runs cases for one engine and collects their rows."""
+
+    def __init__(self, engine: str, *, reps: int, warmup: int, budget_s: float) -> None:
+        self.engine = engine
+        self.rows: list[Row] = []
+        self._reps = reps
+        self._warmup = warmup
+        self._budget_s = budget_s
+
+    def case(self, name: str, run: Callable[[], dict[str, Any]], *, units: int, warmup: int | None = None) -> None:
+        """Time `run`, which returns {"tokens": generated, …notes}."""
+        for _ in range(self._warmup if warmup is None else warmup):
+            run()
+        before = _Usage.now()
+        seconds: list[float] = []
+        facts: dict[str, Any] = {}
+        for _ in range(self._reps):
+            start = time.perf_counter()
+            facts = dict(run())
+            seconds.append(time.perf_counter() - start)
+            if sum(seconds) + seconds[-1] > self._budget_s:
+                break
+        row = Row(self.engine, name, units, seconds, facts.pop("tokens", 0), _Usage.now().since(before), facts)
+        self.rows.append(row)
+        print(_line(row), flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    """CPU seconds so far: of this process and its children, of the machine, and stolen from it."""
+
+    wall: float
+    own: float
+    busy: float
+    stolen: float
+
+    @classmethod
+    def now(cls) -> _Usage:
+        times = os.times()
+        own = times.user + times.system + times.children_user + times.children_system
+        busy = stolen = 0.0
+        if Path("/proc/stat").exists():
+            jiffies = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+            hz = os.sysconf("SC_CLK_TCK")
+            busy = (sum(jiffies[:3]) + jiffies[5] + jiffies[6]) / hz
+            stolen = jiffies[7] / hz
+        return cls(time.perf_counter(), own, busy, stolen)
+
+    def since(self, before: _Usage) -> tuple[float, float, float]:
+        wall = max(self.wall - before.wall, 1e-9)
+        own = self.own - before.own
+        others = max(0.0, self.busy - before.busy - own)
+        return round(own / wall, 2), round(others / wall, 2), round((self.stolen - before.stolen) / wall, 2)
+
+
+HEADER = (
+    "| engine | case | s (median) | min to max | reps | units/s | tokens/s | notes |\n|---|---|---|---|---|---|---|---|"
+)
+
+
+def _line(row: Row) -> str:
+    notes = ", ".join(f"{k} {v}" for k, v in row.notes.items())
+    if row.cores[1] + row.cores[2] > 0.15:
+        notes += f" (disturbed: {row.cores[1]} cores by others, {row.cores[2]} stolen)"
+    tokens = f"{row.tokens_per_s:.1f}" if row.num_tokens else ""
+    spread = f"{min(row.seconds):.2f} to {max(row.seconds):.2f}"
+    return (
+        f"| {row.engine} | {row.case} | {row.median:.2f} | {spread} | {len(row.seconds)} "
+        f"| {row.units_per_s:.3g} | {tokens} | {notes.strip()} |"
+    )
+
+
+def arguments(description: str) -> argparse.Namespace:
+    """The options that every benchmark script takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("-w", "--workloads", default="W1,W2,W3,W4,W5,W6", help="comma-separated (default: all)")
+    parser.add_argument("-r", "--reps", type=int, default=3, help="repetitions after one warm-up (default: 3)")
+    parser.add_argument("--quick", action="store_true", help="one repetition, no warm-up")
+    parser.add_argument("--budget", type=float, default=40.0, help="seconds a case may take in all (default: 40)")
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    parser.add_argument("--quantize", default="auto", help="precision of the linear layers (default: auto)")
+    return parser.parse_args()
+
+
+def bench_for(engine: str, args: argparse.Namespace) -> Bench:
+    return Bench(engine, reps=1 if args.quick else args.reps, warmup=0 if args.quick else 1, budget_s=args.budget)
+
+
+def write_json(path: Path | None, rows: list[Row]) -> None:
+    if path is not None:
+        path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
