@@ -1,0 +1,39 @@
+"""The engine's few numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Limits that the scheduler keeps.
+
+    Attributes:
+        max_running: most sequences that hold pages at a time.
+        max_step_tokens: most new tokens of one forward pass; it bounds how long a prefill can delay a decode.
+        max_overtakes: most requests that may be admitted before an older one that waits at the head.
+        window: how many of the oldest waiting requests are ordered by the tree they form.
+        headroom_tokens: growth that is kept free for each running sequence when another is admitted.
+
+    Raises:
+        ValueError: a number is below 1, or one step could not hold one token of each running sequence.
+    """
+
+    max_running: int = 64
+    max_step_tokens: int = 512
+    max_overtakes: int = 256
+    window: int = 256
+    headroom_tokens: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("max_running", "max_step_tokens", "max_overtakes", "window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.headroom_tokens < 0:
+            raise ValueError(f"headroom_tokens must be at least 0, not {self.headroom_tokens}")
+        if self.max_step_tokens < self.max_running:
+            raise ValueError(
+                f"max_step_tokens ({self.max_step_tokens}) must be at least max_running ({self.max_running}), "
+                "so that every running sequence can take one token a step"
+            )

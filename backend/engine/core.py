@@ -1,0 +1,265 @@
+"""The engine without its thread: `step` schedules, builds, forwards, samples and delivers, once.
+
+Everything here runs on one thread. A fault stays where it happened: an exception of a request's own matcher
+or sink fails that request, one of the model fails the requests of that step, and the pages of both are
+accounted for before anybody is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from typing import Any, NamedTuple
+
+from forktree.backend.cache.pages import PageAllocator
+from forktree.backend.cache.radix import RadixCache
+from forktree.backend.engine.batch import ScoreRows, StepBatch, build_batch
+from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.memory import KVMemory
+from forktree.backend.engine.messages import EngineRequest, Event, Failed, Runner, SampleRow, TokenInfo
+from forktree.backend.engine.output import Ending, end_of_constraint, finish, sample_row, take_token
+from forktree.backend.engine.request import Phase, Sequence, make_sequence
+from forktree.backend.engine.scheduler import Scheduler, StepPlan
+from forktree.backend.engine.stats import EngineStats
+from forktree.lang.errors import EngineError, ForktreeError, RunCancelledError
+
+_log = logging.getLogger(__name__)
+
+
+class Draw(NamedTuple):
+    """A sequence whose next token is to be drawn from row `row` of the step's logits."""
+
+    seq: Sequence
+    row: int
+    what: SampleRow
+
+
+class EngineCore:
+    """A runner, a scheduler and the memory between them. Not thread-safe."""
+
+    def __init__(self, runner: Runner, config: EngineConfig) -> None:
+        self._runner = runner
+        self._memory = _make_memory(runner)
+        self._scheduler = Scheduler(self._memory, config)
+        self._live: dict[int, Sequence] = {}
+        self._num_steps = self._prefill_tokens = self._decode_tokens = 0
+        self._num_finished = self._num_failed = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._live)
+
+    def make_sequence(self, id: int, request: EngineRequest) -> Sequence:
+        """Check a request against the runner's limits; safe on any thread. Ids must grow.
+
+        Raises:
+            ContextLengthError: it can never fit.
+            ValueError: a field is out of range.
+        """
+        runner = self._runner
+        pool_tokens = runner.num_pages * runner.page_size
+        return make_sequence(id, request, max_context=runner.max_context, pool_tokens=pool_tokens)
+
+    def add(self, seq: Sequence) -> None:
+        """Queue a sequence that `make_sequence` made."""
+        self._live[seq.id] = seq
+        self._scheduler.add(seq)
+
+    def cancel(self, id: int) -> None:
+        """End a request with `RunCancelledError`; what it computed stays cached. Unknown ids are ignored:
+        the request may have ended while the wish was under way."""
+        seq = self._live.get(id)
+        if seq is not None:
+            self._close(seq, Failed(RunCancelledError("the request was cancelled")))
+
+    def flush(self) -> int:
+        """Forget every cached page that no running sequence uses; returns how many."""
+        return self._memory.flush()
+
+    def abandon(self, make_error: Callable[[], BaseException]) -> None:
+        """End every request with an error of its own, for the last time: whatever else is broken, all are told."""
+        for seq in list(self._live.values()):
+            try:
+                self._scheduler.abort(seq)
+            except Exception:
+                _log.exception("the pages of request %d are lost", seq.id)
+            self._num_failed += 1
+            self._tell(seq, Failed(make_error()))
+        self._live.clear()
+
+    def step(self) -> bool:
+        """Compute one batch; False if there was nothing to do."""
+        plan = self._scheduler.schedule()
+        if not plan.chunks:
+            return self._refuse_stuck()
+        batch = build_batch(plan.chunks)
+        try:
+            logits = self._forward(plan, batch)
+        except Exception as error:
+            self._fail_step(plan.sequences, error)
+            return True
+        self._settle(plan)
+        self._deliver_scores(logits, batch.scores)
+        draws = self._list_draws(batch)
+        self._deliver_tokens(draws, self._sample(logits, draws))
+        self._finish_prompts(plan)
+        return True
+
+    def stats(self) -> EngineStats:
+        """A snapshot; taken from another thread while a step runs, its counts may be moments apart."""
+        memory, scheduler = self._memory, self._scheduler
+        return EngineStats(
+            num_steps=self._num_steps,
+            prefill_tokens=self._prefill_tokens,
+            cached_tokens=scheduler.num_cached_tokens,
+            decode_tokens=self._decode_tokens,
+            kv_tokens_used=memory.num_used * memory.page_size,
+            pages_total=memory.allocator.num_pages,
+            pages_free=memory.allocator.num_free,
+            pages_cached=memory.tree.num_pages,
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            num_preemptions=scheduler.num_preemptions,
+            num_finished=self._num_finished,
+            num_failed=self._num_failed,
+        )
+
+    def check(self) -> None:
+        """Assert every invariant of pages, locks and queues. For tests and debugging; O(cache)."""
+        self._memory.check(self._scheduler.running)
+        scheduler = self._scheduler
+        assert sorted(self._live) == sorted(seq.id for seq in (*scheduler.running, *scheduler.waiting))
+        for seq in scheduler.waiting:
+            assert not seq.pages
+            assert seq.lock is None
+
+    # --- one step ------------------------------------------------------------------------------------------
+
+    def _forward(self, plan: StepPlan, batch: StepBatch) -> Any:
+        self._num_steps += 1
+        for source, target, num_tokens in plan.copies:
+            self._runner.copy_page(source, target, num_tokens)
+        return self._runner.forward(batch.forward)
+
+    def _settle(self, plan: StepPlan) -> None:
+        """What was computed counts, and filled pages of prompts are there for others."""
+        for seq, start, num_tokens in plan.chunks:
+            seq.num_computed += num_tokens
+            if num_tokens > 1 or start < seq.num_prompt:
+                self._prefill_tokens += num_tokens
+                self._scheduler.share(seq)
+
+    def _deliver_scores(self, logits: Any, scores: list[ScoreRows]) -> None:
+        for seq, first_row, tokens in scores:
+            try:
+                rows = range(first_row, first_row + len(tokens))
+                seq.prompt_logprobs += self._runner.gather_logprobs(logits, rows, tokens)
+            except Exception as error:
+                self._fail(seq, "log-probabilities could not be computed", error)
+
+    def _list_draws(self, batch: StepBatch) -> list[Draw]:
+        draws = []
+        for row, seq in batch.draws:
+            if seq.phase is Phase.DONE:
+                continue
+            try:
+                what = sample_row(seq)
+                if what is None:
+                    self._finish(seq, end_of_constraint(seq))
+                else:
+                    draws.append(Draw(seq, row, what))
+            except Exception as error:
+                self._fail(seq, "the constraint failed", error)
+        return draws
+
+    def _sample(self, logits: Any, draws: list[Draw]) -> list[TokenInfo | Exception]:
+        """One token for each draw, or the exception that its row raised alone.
+
+        A draw is a function of its own row, seed and position, so asking again row by row changes nothing.
+        """
+        if not draws:
+            return []
+        try:
+            return list(self._runner.sample(logits, [(draw.row, draw.what) for draw in draws]))
+        except Exception as error:
+            if len(draws) == 1:
+                return [error]
+        return [result for draw in draws for result in self._sample(logits, [draw])]
+
+    def _deliver_tokens(self, draws: list[Draw], results: Seq[TokenInfo | Exception]) -> None:
+        for draw, result in zip(draws, results, strict=True):
+            if isinstance(result, Exception):
+                self._fail(draw.seq, "sampling failed", result)
+                continue
+            self._decode_tokens += 1
+            try:
+                outcome = take_token(draw.seq, result)
+                if isinstance(outcome, Ending):
+                    self._finish(draw.seq, outcome)
+                    continue
+            except Exception as error:
+                self._fail(draw.seq, f"token {result.token} could not be taken", error)
+                continue
+            self._tell(draw.seq, outcome)
+
+    def _finish_prompts(self, plan: StepPlan) -> None:
+        for seq in plan.sequences:
+            if seq.phase is Phase.RUNNING and seq.output_limit == 0 and seq.num_pending == 0:
+                self._finish(seq, Ending(reason="length"))
+
+    # --- endings -------------------------------------------------------------------------------------------
+
+    def _finish(self, seq: Sequence, ending: Ending) -> None:
+        self._close(seq, finish(seq, ending))
+
+    def _fail(self, seq: Sequence, what: str, error: Exception) -> None:
+        """End one request for a fault of its own; what it computed is sound and stays cached."""
+        self._close(seq, Failed(_as_ours(what, error)))
+
+    def _fail_step(self, sequences: list[Sequence], error: Exception) -> None:
+        _log.exception("a forward pass over %d sequences failed", len(sequences))
+        for seq in sequences:
+            failed = Failed(_as_ours("the model's forward pass failed", error))
+            self._close(seq, failed, is_trusted=False)
+
+    def _refuse_stuck(self) -> bool:
+        """No step can be planned although requests are live: a bug, told to the oldest instead of hanging."""
+        if not self._live:
+            return False
+        stats = self.stats()
+        error = EngineError(f"internal error: nothing can be scheduled ({stats}); please report it")
+        self._close(next(iter(self._live.values())), Failed(error))
+        return True
+
+    def _close(self, seq: Sequence, event: Event, *, is_trusted: bool = True) -> None:
+        del self._live[seq.id]
+        if is_trusted:
+            self._scheduler.finish(seq)
+        else:
+            self._scheduler.abort(seq)
+        if isinstance(event, Failed):
+            self._num_failed += 1
+        else:
+            self._num_finished += 1
+        self._tell(seq, event)
+
+    def _tell(self, seq: Sequence, event: Event) -> None:
+        try:
+            seq.request.on_event(event)
+        except Exception:
+            _log.exception("the listener of request %d failed on %s", seq.id, type(event).__name__)
+
+
+def _make_memory(runner: Runner) -> KVMemory:
+    allocator = PageAllocator(runner.num_pages)
+    return KVMemory(allocator, RadixCache(allocator, runner.page_size))
+
+
+def _as_ours(what: str, error: Exception) -> ForktreeError:
+    """Our own errors as they are; any other as the cause of an `EngineError`, one for each request."""
+    if isinstance(error, ForktreeError):
+        return error
+    ours = EngineError(f"{what}: {type(error).__name__}: {error}")
+    ours.__cause__ = error
+    return ours

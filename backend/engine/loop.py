@@ -1,0 +1,167 @@
+"""The engine: one thread that owns all mutable state, and the door to it from every other thread."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.core import EngineCore
+from forktree.backend.engine.messages import EngineRequest, Runner
+from forktree.backend.engine.request import Sequence
+from forktree.backend.engine.stats import EngineStats
+from forktree.lang.errors import EngineError
+
+_CLOSE_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    seq: Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class _Cancel:
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Flush:
+    done: Future[int]
+
+
+_Command = _Submit | _Cancel | _Flush
+
+
+class Engine:
+    """Computes requests, many at a time, on a thread of its own that starts with the first request.
+
+    Every method may be called from any thread. Between two steps the thread takes what has arrived; with
+    nothing to do it is parked.
+    """
+
+    def __init__(self, runner: Runner, config: EngineConfig | None = None) -> None:
+        self._core = EngineCore(runner, EngineConfig() if config is None else config)
+        self._ids = itertools.count()
+        self._wake = threading.Condition()
+        self._inbox: deque[_Command] = deque()  # guarded by _wake, as are the next three
+        self._thread: threading.Thread | None = None
+        self._is_closing = False
+        self._failure: BaseException | None = None
+
+    def submit(self, request: EngineRequest) -> int:
+        """Queue a request; returns the id that `cancel` takes. Its events follow on the engine's thread.
+
+        Raises:
+            ContextLengthError: it can never fit; nothing was queued.
+            ValueError: a field is out of range.
+            EngineError: the engine is closed.
+        """
+        with self._wake:  # ids are taken and queued in one order: age is order of arrival
+            self._check_open()
+            seq = self._core.make_sequence(next(self._ids), request)
+            self._post(_Submit(seq))
+        return seq.id
+
+    def cancel(self, id: int) -> None:
+        """End a request with `Failed(RunCancelledError)`, soon. Harmless if it has ended."""
+        with self._wake:
+            if not self._is_closing:
+                self._post(_Cancel(id))
+
+    def flush(self) -> int:
+        """Forget every cached page that no running request uses; waits for it and returns how many.
+
+        Raises EngineError: the engine is closed.
+        """
+        if threading.current_thread() is self._thread:
+            return self._core.flush()
+        done: Future[int] = Future()
+        with self._wake:
+            self._check_open()
+            self._post(_Flush(done))
+        return done.result()
+
+    def stats(self) -> EngineStats:
+        return self._core.stats()
+
+    def close(self) -> None:
+        """Stop after the step that runs; every request still live gets `Failed(EngineError)`.
+
+        Closing twice is harmless. Called from a listener it returns at once.
+        """
+        with self._wake:
+            self._is_closing = True
+            self._wake.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_CLOSE_TIMEOUT_S)
+
+    # --- the thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._receive():
+                self._core.step()
+        except BaseException as error:  # a bug of the engine: nobody may be left waiting
+            self._shut(error)
+        else:
+            self._shut(None)
+
+    def _receive(self) -> bool:
+        """Carry out what has arrived, parked until something has; False when it is time to stop."""
+        with self._wake:
+            while not (self._inbox or self._core.has_work or self._is_closing):
+                self._wake.wait()
+            commands = list(self._inbox)
+            self._inbox.clear()
+            is_closing = self._is_closing
+        for command in commands:
+            self._carry_out(command)
+        return not is_closing
+
+    def _carry_out(self, command: _Command) -> None:
+        match command:
+            case _Submit(seq):
+                self._core.add(seq)
+            case _Cancel(id):
+                self._core.cancel(id)
+            case _Flush(done):
+                done.set_result(self._core.flush())
+
+    def _shut(self, failure: BaseException | None) -> None:
+        with self._wake:
+            self._is_closing = True
+            self._failure = failure
+            commands = list(self._inbox)
+            self._inbox.clear()
+        for command in commands:
+            if isinstance(command, _Flush):
+                command.done.set_exception(self._closed_error())
+            elif isinstance(command, _Submit):
+                self._core.add(command.seq)
+        self._core.abandon(self._closed_error)
+
+    # --- the door ------------------------------------------------------------------------------------------
+
+    def _post(self, command: _Command) -> None:
+        """Hand a command to the thread; the caller holds `_wake`."""
+        self._inbox.append(command)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="forktree-engine", daemon=True)
+            self._thread.start()
+        self._wake.notify_all()
+
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise self._closed_error()
+
+    def _closed_error(self) -> EngineError:
+        if self._failure is None:
+            return EngineError("the engine is closed")
+        error = EngineError(f"the engine stopped: {type(self._failure).__name__}: {self._failure}")
+        error.__cause__ = self._failure
+        return error

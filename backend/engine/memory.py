@@ -1,0 +1,180 @@
+"""A sequence's pages: taken from the pool, shared through the tree, given back exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from forktree.backend.cache.pages import PageAllocator
+from forktree.backend.cache.radix import Prefix, RadixCache
+from forktree.backend.engine.request import Sequence
+
+
+class PageCopy(NamedTuple):
+    """Copy the first `num_tokens` slots of page `source` to `target`, before the forward pass of the step.
+
+    Copies are carried out in the order in which they were planned: a page may be the target of a later one.
+    """
+
+    source: int
+    target: int
+    num_tokens: int
+
+
+class Donor(NamedTuple):
+    """A running sequence whose page number `page_index` holds the first `num_tokens` slots that another one needs."""
+
+    page: int
+    page_index: int
+    num_tokens: int
+
+
+class Admission(NamedTuple):
+    """A sequence got its pages; `copy` completes its cached prefix inside a page."""
+
+    copy: PageCopy | None
+
+
+class KVMemory:
+    """Moves pages between the free list, the radix tree and the sequences. Every page is in one of the three.
+
+    A running sequence's page table, by page index, and who frees what when it leaves:
+
+        [0, num_shared)            the tree's; the sequence holds one lock over them      unlocked
+        [num_shared, computed)     the sequence's, filled or being filled                 given to the tree
+        [computed, len(pages))     the sequence's, not written yet                        freed
+    """
+
+    def __init__(self, allocator: PageAllocator, tree: RadixCache) -> None:
+        self.allocator = allocator
+        self.tree = tree
+        self.page_size = tree.page_size
+
+    @property
+    def num_available(self) -> int:
+        """Pages that could be had now, by eviction if need be."""
+        return self.allocator.num_free + self.tree.num_evictable
+
+    @property
+    def num_used(self) -> int:
+        """Pages that running sequences own or lock."""
+        return self.allocator.num_pages - self.num_available
+
+    def count_cached(self, seq: Sequence, limit: int) -> int:
+        """How many of the first `limit` tokens of a sequence the tree holds."""
+        return self.tree.match(seq.request.namespace, seq.ids, limit)
+
+    def admit(self, seq: Sequence, donor: Donor | None, num_reserved: int) -> Admission | None:
+        """Give a waiting sequence its cached prefix and pages for all its known tokens.
+
+        `num_reserved` pages must stay available besides. Returns None, and changes nothing, if they would not.
+        """
+        prefix = self.tree.acquire(seq.request.namespace, seq.ids, seq.cacheable)
+        num_new = self._pages_for(len(seq.ids)) - len(prefix.pages)
+        prefix = self._fit_partial(prefix, num_new + num_reserved)
+        fresh = self._take(num_new) if self.num_available >= num_new + num_reserved else None
+        if prefix.partial is not None:
+            self.tree.release(prefix.partial.node)
+        if fresh is None:
+            self.tree.release(prefix.node)
+            return None
+        seq.lock, seq.num_shared = prefix.node, len(prefix.pages)
+        seq.pages = prefix.pages + fresh
+        copy = _copy_into(seq, _better(prefix, donor))
+        seq.num_computed = seq.num_shared * self.page_size + (copy.num_tokens if copy else 0)
+        return Admission(copy)
+
+    def grow(self, seq: Sequence) -> bool:
+        """Make room for every known token; False, and no change, if no page can be had."""
+        num_new = self._pages_for(len(seq.ids)) - len(seq.pages)
+        if num_new <= 0:
+            return True
+        fresh = self._take(num_new)
+        if fresh is None:
+            return False
+        seq.pages += fresh
+        return True
+
+    def share(self, seq: Sequence) -> None:
+        """Give the pages that a running sequence has filled to the tree, so that others find them.
+
+        Where the tree has the same tokens already, its pages replace the sequence's own.
+        """
+        num_full = seq.num_computed // self.page_size
+        if num_full <= seq.num_shared:
+            return
+        namespace, num_tokens = seq.request.namespace, num_full * self.page_size
+        self.tree.insert(namespace, seq.ids, num_tokens, seq.pages[:num_full], seq.num_shared)
+        prefix = self.tree.acquire(namespace, seq.ids, num_tokens)
+        assert seq.lock is not None
+        self.tree.release(seq.lock)
+        seq.lock, seq.num_shared = prefix.node, num_full
+        seq.pages[:num_full] = prefix.pages
+
+    def retire(self, seq: Sequence) -> None:
+        """Take a running sequence's pages away; what it computed stays in the tree."""
+        num_written = self._pages_for(seq.num_computed)
+        self.allocator.free(seq.pages[num_written:])
+        del seq.pages[num_written:]
+        self.tree.insert(seq.request.namespace, seq.ids, seq.num_computed, seq.pages, seq.num_shared)
+        self._forget(seq)
+
+    def discard(self, seq: Sequence) -> None:
+        """Take a running sequence's pages away; what its own pages hold is not trusted."""
+        self.allocator.free(seq.pages[seq.num_shared :])
+        self._forget(seq)
+
+    def flush(self) -> int:
+        """Forget every cached page that no running sequence uses; returns how many."""
+        return self.tree.evict(self.allocator.num_pages)
+
+    def check(self, running: Iterable[Sequence]) -> None:
+        """Assert that every page has one owner and every lock a holder. For tests and debugging."""
+        owners = [self.allocator.free_pages(), self.tree.check()]
+        holders = list(running)
+        for seq in holders:
+            assert len(seq.pages) >= self._pages_for(seq.num_computed)
+            assert seq.num_computed >= seq.num_shared * self.page_size
+            assert owners[1].issuperset(seq.pages[: seq.num_shared]), "a shared page is not the tree's"
+            owners.append(set(seq.pages[seq.num_shared :]))
+        assert sum(map(len, owners)) == self.allocator.num_pages, "free + cached + running != total"
+        assert set().union(*owners) == set(range(self.allocator.num_pages)), "a page has two owners"
+        assert self.tree.num_locks() == len(holders), "a lock has no holder"
+
+    def _forget(self, seq: Sequence) -> None:
+        assert seq.lock is not None
+        self.tree.release(seq.lock)
+        seq.lock, seq.num_shared, seq.num_computed = None, 0, 0
+        seq.pages = []
+
+    def _pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_size)
+
+    def _take(self, num_pages: int) -> list[int] | None:
+        missing = num_pages - self.allocator.num_free
+        if missing > 0:
+            if self.num_available < num_pages:
+                return None
+            self.tree.evict(missing)
+        return self.allocator.alloc(num_pages)
+
+    def _fit_partial(self, prefix: Prefix, num_needed: int) -> Prefix:
+        """Let go of a partly shared page if the pool is so tight that it has to be evicted itself."""
+        if prefix.partial is None or self.num_available >= num_needed:
+            return prefix
+        self.tree.release(prefix.partial.node)
+        return prefix._replace(partial=None)
+
+
+def _better(prefix: Prefix, donor: Donor | None) -> tuple[int, int] | None:
+    """The (page, num_tokens) that continues the full pages furthest: from the tree or from a donor."""
+    best = None if prefix.partial is None else (prefix.partial.page, prefix.partial.num_tokens)
+    if donor is not None and donor.page_index == len(prefix.pages) and (best is None or donor.num_tokens > best[1]):
+        best = (donor.page, donor.num_tokens)
+    return best
+
+
+def _copy_into(seq: Sequence, source: tuple[int, int] | None) -> PageCopy | None:
+    if source is None:
+        return None
+    return PageCopy(source[0], seq.pages[seq.num_shared], source[1])

@@ -1,0 +1,235 @@
+"""Who computes what in the next step. Decides only: no tensors, no callbacks, no threads.
+
+A step holds at most `max_step_tokens` new tokens, given out in this order:
+
+1. one token for every sequence that decodes, the oldest first. When one cannot grow, the newest running
+   sequence is preempted: what it computed goes to the tree and it waits in its old place in the queue. The
+   oldest can therefore always go on, so the whole always makes progress.
+2. chunks for prefills in progress, the oldest first.
+3. new sequences, while slots, tokens and pages last, in the order of a depth-first walk over the tree that
+   waiting prompts form, so that a trunk is used by all its branches while it is in the cache.
+
+*Deferral*: a sequence that shares a longer prefix with a running one than that has computed yet waits until it
+has, at every level of the tree. Of a burst of requests each distinct token is computed once.
+
+*Age*: the oldest waiting sequence may be overtaken `max_overtakes` times; then nobody else is admitted before
+it. Every sequence becomes the oldest, so none starves.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.forest import Forest
+from forktree.backend.engine.memory import Donor, KVMemory, PageCopy
+from forktree.backend.engine.request import Phase, Sequence
+
+
+class Chunk(NamedTuple):
+    """Compute `num_tokens` tokens of a sequence from position `start` on."""
+
+    seq: Sequence
+    start: int
+    num_tokens: int
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step: page copies to carry out in order, then chunks to compute together."""
+
+    copies: list[PageCopy] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        return [chunk.seq for chunk in self.chunks]
+
+
+class Scheduler:
+    """Owner of the queue, of the running set and of the forest over both."""
+
+    def __init__(self, memory: KVMemory, config: EngineConfig) -> None:
+        self._memory = memory
+        self._config = config
+        self._forest = Forest()
+        self._waiting: list[Sequence] = []  # both lists are sorted by age: by id
+        self._running: list[Sequence] = []
+        self._num_overtakes = 0
+        self.num_preemptions = 0
+        self.num_cached_tokens = 0  # of prompts, at their first admission
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def running(self) -> tuple[Sequence, ...]:
+        return tuple(self._running)
+
+    @property
+    def waiting(self) -> tuple[Sequence, ...]:
+        return tuple(self._waiting)
+
+    def add(self, seq: Sequence) -> None:
+        """Queue a new sequence."""
+        self._forest.add(seq)
+        insort(self._waiting, seq, key=_age)
+
+    def finish(self, seq: Sequence) -> None:
+        """Take a sequence out, waiting or running; what it computed stays cached."""
+        self._leave(seq, is_trusted=True)
+
+    def abort(self, seq: Sequence) -> None:
+        """Take a sequence out whose last step went wrong; its own pages are not cached."""
+        self._leave(seq, is_trusted=False)
+
+    def share(self, seq: Sequence) -> None:
+        """Let others find what a running sequence has computed."""
+        self._memory.share(seq)
+
+    def schedule(self) -> StepPlan:
+        """Plan the next step; an empty plan means that nothing is live."""
+        plan = StepPlan()
+        num_preemptions = self.num_preemptions
+        budget = self._plan_decodes(plan, self._config.max_step_tokens)
+        budget = self._plan_prefills(plan, budget)
+        if self.num_preemptions == num_preemptions:  # no room for those who run: none for more
+            self._admit(plan, budget)
+        return plan
+
+    # --- those who run -------------------------------------------------------------------------------------
+
+    def _plan_decodes(self, plan: StepPlan, budget: int) -> int:
+        for seq in tuple(self._running):
+            if seq.phase is not Phase.RUNNING or seq.num_pending != 1:
+                continue
+            if self._grow(seq):
+                plan.chunks.append(Chunk(seq, seq.num_computed, 1))
+                budget -= 1
+        return budget
+
+    def _grow(self, seq: Sequence) -> bool:
+        """Make room for one more token; preempts the newest until there is, or `seq` is the newest itself."""
+        while not self._memory.grow(seq):
+            newest = self._running[-1]
+            assert len(self._running) > 1, "a lone sequence within the pool's limit can always grow"
+            self._preempt(newest)
+            if newest is seq:
+                return False
+        return True
+
+    def _preempt(self, seq: Sequence) -> None:
+        self._memory.retire(seq)
+        self._forest.mark_waiting(seq)
+        seq.phase = Phase.WAITING
+        _discard(self._running, seq)
+        insort(self._waiting, seq, key=_age)
+        self.num_preemptions += 1
+
+    def _plan_prefills(self, plan: StepPlan, budget: int) -> int:
+        for seq in self._running:
+            if budget == 0:
+                break
+            if seq.num_pending > 1:
+                budget -= self._plan_chunk(plan, seq, budget)
+        return budget
+
+    def _plan_chunk(self, plan: StepPlan, seq: Sequence, budget: int) -> int:
+        num_tokens = min(seq.num_pending, budget)
+        plan.chunks.append(Chunk(seq, seq.num_computed, num_tokens))
+        return num_tokens
+
+    # --- those who wait ------------------------------------------------------------------------------------
+
+    def _admit(self, plan: StepPlan, budget: int) -> None:
+        if budget == 0 or not self._waiting or len(self._running) >= self._config.max_running:
+            return
+        num_reserved = sum(map(self._headroom, self._running))
+        for seq in self._admission_order():
+            if budget == 0 or len(self._running) >= self._config.max_running:
+                return
+            donor = None
+            node = self._forest.deepest_shared(seq)
+            if node is not None:
+                depth = min(node.end, seq.cacheable)
+                peer = _computed_peer(node.running, depth)
+                if peer is None and self._memory.count_cached(seq, depth) < depth:
+                    continue  # deferred: a running sequence is about to compute it
+                donor = _donor(peer, depth, self._memory.page_size)
+            admission = self._memory.admit(seq, donor, num_reserved)
+            if admission is None:
+                return
+            self._start(seq)
+            if admission.copy is not None:
+                plan.copies.append(admission.copy)
+            num_reserved += self._headroom(seq)
+            budget -= self._plan_chunk(plan, seq, budget)
+
+    def _admission_order(self) -> Iterable[Sequence]:
+        if self._num_overtakes >= self._config.max_overtakes:
+            return [self._waiting[0]]
+        return self._forest.depth_first(self._waiting[: self._config.window])
+
+    def _start(self, seq: Sequence) -> None:
+        self._num_overtakes = 0 if seq is self._waiting[0] else self._num_overtakes + 1
+        _discard(self._waiting, seq)
+        insort(self._running, seq, key=_age)
+        self._forest.mark_running(seq)
+        seq.phase = Phase.RUNNING
+        if seq.num_cached is None:
+            seq.num_cached = seq.num_computed
+            self.num_cached_tokens += seq.num_computed
+
+    def _headroom(self, seq: Sequence) -> int:
+        """Pages that a running sequence may soon need beyond those it has."""
+        growth = min(seq.num_left, self._config.headroom_tokens)
+        return -(-(len(seq.ids) + growth) // self._memory.page_size) - len(seq.pages)
+
+    # --- leaving -------------------------------------------------------------------------------------------
+
+    def _leave(self, seq: Sequence, *, is_trusted: bool) -> None:
+        if seq.phase is Phase.RUNNING:
+            if is_trusted:
+                self._memory.retire(seq)
+            else:
+                self._memory.discard(seq)
+            _discard(self._running, seq)
+        else:
+            if seq is self._waiting[0]:
+                self._num_overtakes = 0
+            _discard(self._waiting, seq)
+        self._forest.remove(seq)
+        seq.phase = Phase.DONE
+
+
+def _age(seq: Sequence) -> int:
+    return seq.id
+
+
+def _discard(sequences: list[Sequence], seq: Sequence) -> None:
+    index = bisect_left(sequences, seq.id, key=_age)
+    assert sequences[index] is seq
+    del sequences[index]
+
+
+def _computed_peer(peers: Iterable[Sequence], depth: int) -> Sequence | None:
+    """A sequence that has computed the first `depth` tokens, or None."""
+    for peer in peers:
+        if peer.num_computed >= depth:
+            return peer
+    return None
+
+
+def _donor(peer: Sequence | None, depth: int, page_size: int) -> Donor | None:
+    index, num_tokens = divmod(depth, page_size)
+    if peer is None or num_tokens == 0:
+        return None
+    return Donor(peer.pages[index], index, num_tokens)
