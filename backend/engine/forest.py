@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ForestNode:
     """Prompt tokens at [start, end), shared by every sequence below. Only the forest changes a node."""
 
-    __slots__ = ("children", "num_members", "parent", "running", "start", "tokens")
+    __slots__ = ("children", "last_started", "num_members", "parent", "running", "start", "tokens")
 
     def __init__(self, parent: ForestNode | None, start: int, tokens: list[int]) -> None:
         self.parent = parent
@@ -27,6 +27,7 @@ class ForestNode:
         self.tokens = tokens
         self.children: dict[int, ForestNode] = {}
         self.num_members = 0
+        self.last_started = 0  # logical time at which a sequence below it was admitted last
         self.running: dict[Sequence, None] = {}  # an ordered set
 
     @property
@@ -39,6 +40,7 @@ class Forest:
 
     def __init__(self) -> None:
         self._roots: dict[str, ForestNode] = {}
+        self._clock = 0
 
     def add(self, seq: Sequence) -> None:
         """File a waiting sequence; O(prompt)."""
@@ -61,8 +63,10 @@ class Forest:
         seq.leaf = None
 
     def mark_running(self, seq: Sequence) -> None:
+        self._clock += 1
         for node in _upwards(seq.leaf):
             node.running[seq] = None
+            node.last_started = self._clock
 
     def mark_waiting(self, seq: Sequence) -> None:
         for node in _upwards(seq.leaf):
@@ -78,8 +82,8 @@ class Forest:
     def depth_first(self, sequences: Iterable[Sequence]) -> list[Sequence]:
         """Order sequences, given oldest first, as a walk of their tree.
 
-        A trunk comes before its branches; among branches, those with running sequences come first (their
-        prefix is locked already), then the one with the oldest request.
+        A trunk comes before its branches. Among branches the walk goes on where a sequence was admitted last
+        (its prefix is in use, or has been a moment ago), then where the oldest request is.
         """
         items: dict[ForestNode, tuple[list[Sequence], list[ForestNode]]] = {}
         roots: list[ForestNode] = []
@@ -103,16 +107,16 @@ class Forest:
 def _walk(
     roots: list[ForestNode], items: dict[ForestNode, tuple[list[Sequence], list[ForestNode]]]
 ) -> Iterator[Sequence]:
-    stack = roots[::-1]
+    stack = sorted(roots, key=_recency)[::-1]
     while stack:
         sequences, children = items[stack.pop()]
         yield from sequences
-        children.sort(key=_is_cold)  # stable: the oldest first within each kind
+        children.sort(key=_recency)  # stable: the oldest first where nothing was admitted yet
         stack.extend(reversed(children))
 
 
-def _is_cold(node: ForestNode) -> bool:
-    return not node.running
+def _recency(node: ForestNode) -> int:
+    return -node.last_started
 
 
 def _upwards(node: ForestNode | None) -> Iterator[ForestNode]:
@@ -140,7 +144,7 @@ def _split(node: ForestNode, cut: int) -> ForestNode:
     """Cut a node after `cut` tokens; it stays the lower part, so that leaves keep their node."""
     assert node.parent is not None
     upper = ForestNode(node.parent, node.start, node.tokens[:cut])
-    upper.num_members = node.num_members
+    upper.num_members, upper.last_started = node.num_members, node.last_started
     upper.running = dict(node.running)
     upper.children[node.tokens[cut]] = node
     node.parent.children[upper.tokens[0]] = upper
