@@ -11,7 +11,7 @@ from forktree.backend.cache.prefix import count_common
 @given(st.lists(st.integers(0, 2), max_size=90), st.lists(st.integers(0, 2), max_size=90), st.data())
 def test_count_common_is_the_plain_count(a, b, data):
     shared = data.draw(st.lists(st.integers(0, 2), max_size=200))
-    a, b = shared + a, [7] + shared + b
+    a, b = shared + a, [7, *shared, *b]
     limit = data.draw(st.integers(0, min(len(a), len(b) - 1)))
     expected = 0
     while expected < limit and a[expected] == b[expected + 1]:

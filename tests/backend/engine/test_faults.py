@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engine_fakes import Driver, FakeRunner, LetterSink, ListMatcher, Listener, run_alone
+from engine_fakes import Driver, FakeRunner, LetterSink, Listener, ListMatcher, run_alone
 
 from forktree.backend.engine.messages import EngineRequest
 from forktree.lang.errors import ConstraintError, EngineError, RunCancelledError

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,7 +99,7 @@ def test_the_forest_agrees_with_comparing_every_pair(texts, data):
 def _assert_contiguous(ordered: list[Sequence]) -> None:
     for size in range(1, 7):
         heads = [tuple(s.ids[:size]) for s in ordered if len(s.ids) >= size]
-        changes = sum(a != b for a, b in zip(heads, heads[1:], strict=False))
+        changes = sum(a != b for a, b in itertools.pairwise(heads))
         assert changes == max(0, len(set(heads)) - 1)
 
 

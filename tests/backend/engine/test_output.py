@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 
 import pytest
-from engine_fakes import Driver, FakeRunner, LetterSink, ListMatcher, Listener, run_alone
+from engine_fakes import Driver, FakeRunner, LetterSink, Listener, ListMatcher, run_alone
 
 from forktree.backend.engine.messages import Emitted, SamplerParams
 
