@@ -93,6 +93,11 @@ class Branch:
         """Every segment from the root on."""
         return [node.segment for node in self.path()]
 
+    def text(self) -> str:
+        """The program's own text and the values, joined; what a template writes around turns is not in it."""
+        parts = [node.segment.text for node in self.path() if isinstance(node.segment, Text | Generated)]
+        return "".join(parts)
+
     def path(self) -> list[Branch]:
         """Every node from the root to this one."""
         nodes = list(_towards_root(self))
@@ -127,6 +132,11 @@ class GenerateRequest:
     heal: bool = True
     sample_index: int = 0
     name: str | None = None
+
+    @property
+    def prompt(self) -> str:
+        """The branch as plain text, for scripts, records and logs."""
+        return "" if self.branch is None else self.branch.text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +190,18 @@ class ScoreRequest:
     """Score every option as the continuation of one branch.
 
     `unconditional` asks also for each option's log-probabilities without the branch (after BOS, or after the
-    end-of-text token where the model has no BOS).
+    end-of-text token where the model has no BOS). `name` is the variable that the choice fills.
     """
 
     branch: Branch | None
     options: tuple[str, ...]
     unconditional: bool = False
+    name: str | None = None
+
+    @property
+    def prompt(self) -> str:
+        """The branch as plain text, for scripts, records and logs."""
+        return "" if self.branch is None else self.branch.text()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,131 @@
+"""Tools as a constraint: Python functions or schemas in, a call with legal name and arguments out.
+
+The output is JSON, `{"name": "<tool>", "arguments": {...}}`, and its value a `ToolCall`. A function's schema
+comes from its signature and docstring, through pydantic.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_type_hints
+
+from forktree.lang.constraints import SchemaSpec
+from forktree.lang.errors import LanguageError
+from forktree.lang.types import Output, close_objects
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool: its name, what it does, the schema of its arguments, and the function where there is one."""
+
+    name: str
+    description: str
+    parameters: str
+    function: Callable[..., Any] | None = field(default=None, compare=False)
+    validate: Callable[[Any], Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The form that chat templates and services take."""
+        parameters = json.loads(self.parameters)
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": parameters},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """What the model asked for. Calling it runs the function.
+
+    Attributes:
+        arguments: by name, typed as the function's annotations say.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    tool: Tool = field(compare=False, repr=False)
+
+    def __call__(self) -> Any:
+        """Run the tool. Its own exception comes out as itself."""
+        if self.tool.function is None:
+            raise LanguageError(f"tool {self.name!r} was given as a schema, so there is no function to run")
+        return self.tool.function(**self.arguments)
+
+
+def tool_of(item: Any) -> Tool:
+    """A function, a `Tool`, or a schema as services write it."""
+    if isinstance(item, Tool):
+        return item
+    if callable(item) and not isinstance(item, type):
+        return _tool_of_function(item)
+    if isinstance(item, Mapping):
+        body = item.get("function", item)
+        if isinstance(body, Mapping) and isinstance(body.get("name"), str):
+            parameters = body.get("parameters", {"type": "object", "properties": {}, "additionalProperties": False})
+            return Tool(body["name"], str(body.get("description", "")), json.dumps(parameters, ensure_ascii=False))
+    raise LanguageError(f"{item!r} is not a tool: give a function, or a dict with name, description and parameters")
+
+
+def _tool_of_function(function: Callable[..., Any]) -> Tool:
+    from pydantic import ConfigDict, create_model
+
+    hints = get_type_hints(function)
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise LanguageError(f"tool {function.__name__}: parameter {parameter} cannot be passed by name")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (hints.get(parameter.name, Any), default)
+    model = create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+
+    def validate(arguments: Any) -> Mapping[str, Any]:
+        checked = model.model_validate(arguments)
+        return {name: getattr(checked, name) for name in fields if name in checked.model_fields_set}
+
+    schema = json.dumps(close_objects(model.model_json_schema()), ensure_ascii=False)
+    return Tool(function.__name__, inspect.getdoc(function) or "", schema, function, validate)
+
+
+def output_from_tools(tools: Iterable[Any]) -> Output:
+    """The constraint "one call of one of these tools".
+
+    Raises:
+        LanguageError: no tools, two of one name, or something that is no tool.
+    """
+    items = [tool_of(item) for item in tools]
+    by_name = {tool.name: tool for tool in items}
+    if not items or len(by_name) < len(items):
+        raise LanguageError(f"tools= takes at least one tool and each name once, not {[t.name for t in items]}")
+
+    def parse(text: str) -> ToolCall:
+        call = json.loads(text)
+        tool = by_name[call["name"]]
+        arguments = call["arguments"]
+        return ToolCall(tool.name, tool.validate(arguments) if tool.validate else arguments, tool)
+
+    schema = {"anyOf": [_call_schema(tool) for tool in items]} if len(items) > 1 else _call_schema(items[0])
+    spec = SchemaSpec(json.dumps(_hoist_definitions(schema, items), ensure_ascii=False))
+    return Output(spec, "json", f"tools[{', '.join(by_name)}]", parse)
+
+
+def _call_schema(tool: Tool) -> dict[str, Any]:
+    parameters = {key: value for key, value in json.loads(tool.parameters).items() if key != "$defs"}
+    return {
+        "type": "object",
+        "properties": {"name": {"const": tool.name}, "arguments": parameters},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
+def _hoist_definitions(schema: dict[str, Any], tools: list[Tool]) -> dict[str, Any]:
+    """Definitions move to the root, where the references of each tool's schema look for them."""
+    definitions: dict[str, Any] = {}
+    for tool in tools:
+        for name, body in json.loads(tool.parameters).get("$defs", {}).items():
+            if definitions.setdefault(name, body) != body:
+                raise LanguageError(f"tools= has two different types named {name!r}; rename one")
+    return {**schema, "$defs": definitions} if definitions else schema
