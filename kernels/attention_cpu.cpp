@@ -1,0 +1,253 @@
+// Paged attention over fixed splits of KV: one split × every query that sees it, then an ordered merge.
+// The contract is in attention.py. A query is one (row, query head); its partial result over a split is
+//   m = max score,  l = Σ exp(score − m),  o = Σ exp(score − m) · v        (tokens in order, one FMA each)
+// and comes out of the same instructions whether the split is read for it alone or for many.
+#include "simd.h"
+
+namespace {
+
+constexpr int BLOCK = 4;  // queries in registers at once: BLOCK × 4 accumulators, 4 loads, 1 broadcast
+
+struct Shape {
+    int64_t q_heads, kv_heads, head_dim, padded_dim, page_size, split;
+};
+
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HAVE_SHUFFLE 1
+#endif
+#endif
+
+#ifdef HAVE_SHUFFLE
+#define EXCHANGE(S, LOW, HIGH)                                    \
+    for (int i = 0; i < LANES; i++)                               \
+        if (!(i & S)) {                                           \
+            vf a = r[i], b = r[i + S];                            \
+            r[i] = __builtin_shufflevector(a, b, LOW);            \
+            r[i + S] = __builtin_shufflevector(a, b, HIGH);       \
+        }
+#define LOW1 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
+#define HIGH1 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
+#define LOW2 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
+#define HIGH2 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
+#define LOW4 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27
+#define HIGH4 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31
+#define LOW8 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
+#define HIGH8 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
+
+// [16 tokens][16 dims] → [16 dims][16 tokens], in registers.
+inline void transpose_tile(const float* const* rows, int64_t count, int64_t dim, float* out, int64_t stride) {
+    vf r[LANES];
+    for (int i = 0; i < LANES; i++) r[i] = i < count ? load(rows[i] + dim) : splat(0.0f);
+    EXCHANGE(1, LOW1, HIGH1)
+    EXCHANGE(2, LOW2, HIGH2)
+    EXCHANGE(4, LOW4, HIGH4)
+    EXCHANGE(8, LOW8, HIGH8)
+    for (int i = 0; i < LANES; i++) store(out + i * stride, r[i]);
+}
+#endif
+
+// Keys of one split and head to [head_dim][split]; columns past `count` up to the vector's end are zero, so
+// that a free slot is never read.
+void transpose_keys(const float* const* keys, int64_t count, const Shape& s, float* out) {
+    for (int64_t t = 0; t < count; t += LANES) {
+        int64_t here = count - t < LANES ? count - t : LANES;
+        int64_t d = 0;
+#ifdef HAVE_SHUFFLE
+        for (; d + LANES <= s.head_dim; d += LANES) transpose_tile(keys + t, here, d, out + d * s.split + t, s.split);
+#endif
+        for (; d < s.head_dim; d++)
+            for (int i = 0; i < LANES; i++) out[d * s.split + t + i] = i < here ? keys[t + i][d] : 0.0f;
+    }
+}
+
+// scores[query][t .. t + NV·16) = Σ_d q[query][d] · k[d][t …]
+template <int NQ, int NV>
+inline void score_tile(const float* q, const float* kt, const Shape& s, int64_t t, float* scores) {
+    vf acc[NQ][NV];
+    for (int j = 0; j < NQ; j++)
+        for (int v = 0; v < NV; v++) acc[j][v] = splat(0.0f);
+    for (int64_t d = 0; d < s.head_dim; d++) {
+        vf k[NV];
+        for (int v = 0; v < NV; v++) k[v] = load(kt + d * s.split + t + v * LANES);
+        for (int j = 0; j < NQ; j++) {
+            vf x = splat(q[j * s.head_dim + d]);
+            for (int v = 0; v < NV; v++) acc[j][v] = x * k[v] + acc[j][v];
+        }
+    }
+    for (int j = 0; j < NQ; j++)
+        for (int v = 0; v < NV; v++) store(scores + j * s.split + t + v * LANES, acc[j][v]);
+}
+
+template <int NQ>
+void score_block(const float* q, const float* kt, const Shape& s, int64_t count, float* scores) {
+    int64_t t = 0;
+    for (; t + 4 * LANES <= count; t += 4 * LANES) score_tile<NQ, 4>(q, kt, s, t, scores);
+    for (; t < count; t += LANES) score_tile<NQ, 1>(q, kt, s, t, scores);
+}
+
+// acc[query] += Σ_{t in [begin, end)} p[query][t] · v[t], one token after another.
+template <int NQ, int NV>
+inline void weigh_tile(const float* p, const float* const* values, const Shape& s, int64_t d, int64_t begin,
+                       int64_t end, float* acc) {
+    vf sum[NQ][NV];
+    for (int j = 0; j < NQ; j++)
+        for (int v = 0; v < NV; v++) sum[j][v] = load(acc + j * s.padded_dim + d + v * LANES);
+    for (int64_t t = begin; t < end; t++) {
+        vf x[NV];
+        for (int v = 0; v < NV; v++) x[v] = load(values[t] + d + v * LANES);
+        for (int j = 0; j < NQ; j++) {
+            vf w = splat(p[j * s.split + t]);
+            for (int v = 0; v < NV; v++) sum[j][v] = w * x[v] + sum[j][v];
+        }
+    }
+    for (int j = 0; j < NQ; j++)
+        for (int v = 0; v < NV; v++) store(acc + j * s.padded_dim + d + v * LANES, sum[j][v]);
+}
+
+template <int NQ>
+void weigh_block(const float* p, const float* const* values, const Shape& s, int64_t begin, int64_t end, float* acc) {
+    if (begin >= end) return;
+    int64_t d = 0;
+    for (; d + 4 * LANES <= s.padded_dim; d += 4 * LANES) weigh_tile<NQ, 4>(p, values, s, d, begin, end, acc);
+    for (; d < s.padded_dim; d += LANES) weigh_tile<NQ, 1>(p, values, s, d, begin, end, acc);
+}
+
+// Scores of one query to weights, in place: returns {max, sum of weights}. Lanes past `count` become zero.
+struct MaxSum { float max, sum; };
+
+MaxSum soften(float* scores, int64_t count) {
+    const vf lowest = splat(-INFINITY);
+    vf top = lowest;
+    for (int64_t t = 0; t < count; t += LANES) {
+        vf seen = LANE_INDEX < (vi{} + (int32_t)(count - t)) ? load(scores + t) : lowest;
+        top = vmax(seen, top);
+    }
+    float max = max_lanes(top);
+    vf sum = splat(0.0f);
+    for (int64_t t = 0; t < count; t += LANES) {
+        vf weight = vexp(load(scores + t) - max);
+        weight = LANE_INDEX < (vi{} + (int32_t)(count - t)) ? weight : splat(0.0f);
+        store(scores + t, weight);
+        sum = sum + weight;
+    }
+    return {max, sum_lanes(sum)};
+}
+
+template <int NQ>
+void attend_block(const float* q, const float* kt, const float* const* values, const Shape& s, const int32_t* counts,
+                  float* scores, float* acc, MaxSum* stats) {
+    int64_t longest = 0, shortest = s.split;
+    for (int j = 0; j < NQ; j++) {
+        if (counts[j] > longest) longest = counts[j];
+        if (counts[j] < shortest) shortest = counts[j];
+    }
+    score_block<NQ>(q, kt, s, longest, scores);
+    for (int j = 0; j < NQ; j++) stats[j] = soften(scores + j * s.split, counts[j]);
+    std::memset(acc, 0, NQ * s.padded_dim * sizeof(float));
+    weigh_block<NQ>(scores, values, s, 0, shortest, acc);
+    for (int j = 0; j < NQ; j++)
+        weigh_block<1>(scores + j * s.split, values, s, shortest, counts[j], acc + j * s.padded_dim);
+}
+
+void attend_queries(int n, const float* q, const float* kt, const float* const* values, const Shape& s,
+                    const int32_t* counts, float* scores, float* acc, MaxSum* stats) {
+    switch (n) {
+        case 1: return attend_block<1>(q, kt, values, s, counts, scores, acc, stats);
+        case 2: return attend_block<2>(q, kt, values, s, counts, scores, acc, stats);
+        case 3: return attend_block<3>(q, kt, values, s, counts, scores, acc, stats);
+        default: return attend_block<4>(q, kt, values, s, counts, scores, acc, stats);
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+// Plan arrays are those of AttentionPlan; `partial` is [pairs, q_heads, padded_dim], `stats` [pairs, q_heads, 2].
+void ft_attend(const float* q, const float* k_pages, const float* v_pages, float* out, float* partial, float* stats,
+               const int32_t* item_page_start, const int32_t* item_pages, const int32_t* item_start,
+               const int32_t* entry_row, const int32_t* entry_count, const int32_t* entry_pair,
+               const int32_t* row_pair_start, int64_t items, int64_t rows, int64_t q_heads, int64_t kv_heads,
+               int64_t head_dim, int64_t page_size, int64_t split, float scale, int32_t threads) {
+    const int64_t padded = (head_dim + LANES - 1) / LANES * LANES;
+    const Shape s{q_heads, kv_heads, head_dim, padded, page_size, split};
+    const int64_t group = q_heads / kv_heads;
+    const int64_t token_stride = kv_heads * head_dim;
+#pragma omp parallel num_threads(threads)
+    {
+        Scratch scratch(head_dim * split + BLOCK * (head_dim + split + padded) + split * (padded + 2 * sizeof(float*) / sizeof(float)));
+        float* kt = scratch.data;
+        float* qs = kt + head_dim * split;
+        float* scores = qs + BLOCK * head_dim;
+        float* acc = scores + BLOCK * split;
+        float* v_copy = acc + BLOCK * padded;
+        const float** keys = static_cast<const float**>(std::malloc(2 * split * sizeof(float*)));
+        const float** values = keys + split;
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t work = 0; work < items * kv_heads; work++) {
+            const int64_t item = work / kv_heads, head = work % kv_heads;
+            const int32_t first = item_start[item], last = item_start[item + 1];
+            int64_t count = 0;
+            for (int32_t e = first; e < last; e++)
+                if (entry_count[e] > count) count = entry_count[e];
+            const int32_t* pages = item_pages + item_page_start[item];
+            for (int64_t t = 0; t < count; t++) {
+                int64_t slot = (int64_t)pages[t / page_size] * page_size + t % page_size;
+                keys[t] = k_pages + slot * token_stride + head * head_dim;
+                values[t] = v_pages + slot * token_stride + head * head_dim;
+            }
+            transpose_keys(keys, count, s, kt);
+            if (padded != head_dim)
+                for (int64_t t = 0; t < count; t++) {
+                    std::memcpy(v_copy + t * padded, values[t], head_dim * sizeof(float));
+                    std::memset(v_copy + t * padded + head_dim, 0, (padded - head_dim) * sizeof(float));
+                    values[t] = v_copy + t * padded;
+                }
+            const int64_t queries = (last - first) * group;
+            for (int64_t begin = 0; begin < queries; begin += BLOCK) {
+                const int n = queries - begin < BLOCK ? (int)(queries - begin) : BLOCK;
+                int32_t counts[BLOCK];
+                MaxSum ms[BLOCK];
+                for (int j = 0; j < n; j++) {
+                    const int32_t e = first + (int32_t)((begin + j) / group);
+                    const float* from = q + (entry_row[e] * q_heads + head * group + (begin + j) % group) * head_dim;
+                    counts[j] = entry_count[e];
+                    for (int64_t d = 0; d < head_dim; d++) qs[j * head_dim + d] = from[d] * scale;
+                }
+                attend_queries(n, qs, kt, values, s, counts, scores, acc, ms);
+                for (int j = 0; j < n; j++) {
+                    const int32_t e = first + (int32_t)((begin + j) / group);
+                    const int64_t at = entry_pair[e] * q_heads + head * group + (begin + j) % group;
+                    std::memcpy(partial + at * padded, acc + j * padded, padded * sizeof(float));
+                    stats[2 * at] = ms[j].max;
+                    stats[2 * at + 1] = ms[j].sum;
+                }
+            }
+        }
+        std::free(keys);
+        // A row's partials lie together, in order of their splits.
+#pragma omp for schedule(static)
+        for (int64_t work = 0; work < rows * q_heads; work++) {
+            const int64_t row = work / q_heads, head = work % q_heads;
+            float max = -INFINITY;
+            for (int32_t p = row_pair_start[row]; p < row_pair_start[row + 1]; p++) {
+                float m = stats[2 * (p * q_heads + head)];
+                max = m > max ? m : max;
+            }
+            float sum = 0.0f;
+            std::memset(acc, 0, padded * sizeof(float));
+            for (int32_t p = row_pair_start[row]; p < row_pair_start[row + 1]; p++) {
+                const int64_t at = p * q_heads + head;
+                const float factor = vexp(splat(stats[2 * at] - max))[0];
+                sum = std::fma(factor, stats[2 * at + 1], sum);
+                for (int64_t d = 0; d < padded; d += LANES)
+                    store(acc + d, factor * load(partial + at * padded + d) + load(acc + d));
+            }
+            for (int64_t d = 0; d < padded; d += LANES)
+                store_first(out + (row * q_heads + head) * head_dim + d, load(acc + d) / sum, head_dim - d);
+        }
+    }
+}
+
+}  // extern "C"

@@ -1,0 +1,27 @@
+"""Shape checks that the operations share."""
+
+from __future__ import annotations
+
+import torch
+
+
+class ShapeError(ValueError):
+    """A tensor has a shape, type or layout that an operation does not take."""
+
+
+def check_tensor(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...], dtype: torch.dtype) -> None:
+    """Check shape (None is any length), type and contiguity.
+
+    Raises:
+        ShapeError: with the name, what was given and what is right.
+    """
+    fits = tensor.dim() == len(shape) and all(
+        want is None or have == want for have, want in zip(tensor.shape, shape, strict=True)
+    )
+    if not fits:
+        want = ", ".join("*" if size is None else str(size) for size in shape)
+        raise ShapeError(f"{name} must be [{want}], not {list(tensor.shape)}")
+    if tensor.dtype != dtype:
+        raise ShapeError(f"{name} must be {dtype}, not {tensor.dtype}")
+    if not tensor.is_contiguous():
+        raise ShapeError(f"{name} must be contiguous; its strides are {list(tensor.stride())}")
