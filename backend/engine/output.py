@@ -57,7 +57,7 @@ def take_token(seq: Sequence, info: TokenInfo) -> Emitted | Ending:
     Raises whatever the request's matcher or sink raises.
     """
     request, token = seq.request, info.token
-    if token in request.stop_token_ids and len(seq.output_ids) >= request.min_tokens:
+    if token in request.stop_token_ids:  # never drawn before `min_tokens`
         return Ending(reason="stop", stop=token, text=_flush(seq))
     seq.ids.append(token)
     seq.output_ids.append(token)

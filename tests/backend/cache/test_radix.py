@@ -187,6 +187,18 @@ def test_evict_takes_the_least_recently_used_leaf_first():
     assert [store.matched(text) for text in ("aaaa", "bbbb", "cccc")] == [4, 0, 4]
 
 
+def test_reading_and_storing_again_are_uses():
+    store = Store()
+    for text in ("aaaa", "bbbb", "cccc"):
+        store.put(text)
+    store.tree.release(store.hold("aaaa").node)
+    store.tree.insert("", [ord("b")] * 4, 4, store.allocator.alloc(1), 0)
+    store.tree.evict(1)
+    assert [store.matched(text) for text in ("aaaa", "bbbb", "cccc")] == [4, 4, 0]
+    store.tree.evict(1)
+    assert [store.matched(text) for text in ("aaaa", "bbbb")] == [0, 4]
+
+
 def test_evict_never_frees_a_locked_page():
     store = Store()
     store.put("abcdefgh")

@@ -137,15 +137,19 @@ def test_what_was_computed_before_a_failed_step_stays_cached(caplog):
     assert again.finished.num_cached == 4
 
 
-def test_a_failed_page_copy_fails_the_step_and_nothing_leaks(caplog):
+def test_a_failed_page_copy_fails_the_step_and_its_page_is_not_trusted(caplog):
     runner = Flaky()
     one = Driver(runner)
-    one.submit([1, 2, 3], max_tokens=1)
-    one.drain()
+    one.submit([1, 2, 3], max_tokens=2)
+    one.step()
     runner.fails = lambda verb, source: verb == "copy"
     listener = one.submit([1, 2, 9], max_tokens=1)
-    one.drain()
+    one.step()
+    runner.fails = lambda verb, source: False
     assert "copy failed" in str(listener.error)
+    again = one.submit([1, 2, 9], max_tokens=3)
+    one.drain()
+    assert again.finished.ids == run_alone([1, 2, 9], max_tokens=3).ids
     one.check_idle()
 
 
@@ -160,6 +164,7 @@ def test_a_score_that_fails_fails_alone():
     runner = Flaky()
     runner.fails = lambda verb, tokens: verb == "gather"
     _, _, bad = beside_a_good_one(runner, score_from=1)
+    assert len(bad.events) == 1
     assert "log-probabilities could not be computed" in str(bad.error)
 
 

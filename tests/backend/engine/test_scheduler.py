@@ -85,17 +85,23 @@ def test_nobody_waits_for_a_sequence_that_has_what_is_shared():
 
 
 def test_waiting_is_pointless_where_a_score_recomputes_what_is_cached():
-    one = driver(max_step_tokens=8, max_running=8)
+    one = driver()
     prompt = list(range(1, 40))
     one.submit(prompt, max_tokens=1)
     one.drain()
     one.submit([*prompt, 50], score_from=1)  # recomputes all
+    one.submit([*prompt, 51], max_tokens=1)
     one.step()
-    late = one.submit([*prompt, 51], max_tokens=1)
-    one.step()
-    one.step()
+    assert sizes(one) == [[39], [40, 1]]
+
+
+def test_no_more_is_admitted_than_may_soon_grow():
+    one = driver(num_pages=10, page_size=1, headroom_tokens=7)
+    for first in (1, 3, 5):
+        one.submit([first, first + 1], max_tokens=8)
     one.drain()
-    assert late.finished.num_cached == 39
+    assert one.core.stats().num_preemptions == 0
+    assert max(map(len, sizes(one))) == 1
 
 
 def test_a_preempted_sequence_goes_on_from_what_it_computed():
@@ -107,6 +113,8 @@ def test_a_preempted_sequence_goes_on_from_what_it_computed():
     assert stats.num_preemptions >= 1
     assert len(first.finished.ids) == 7
     assert len(second.finished.ids) == 5
+    assert second.finished.num_cached == 0  # of the prompt, when it was first admitted
+    assert stats.cached_tokens == 0
     one.check_idle()
 
 
