@@ -1,0 +1,145 @@
+"""Which tokens are legal in a state: the automaton walked through the vocabulary's trie, level by level.
+
+A level is a few numpy gathers over the nodes still alive, so a sparse state costs little and a dense one about a
+millisecond for 50,000 tokens. A mask depends on the state alone and is kept for the next visit, in a cache bounded
+by bytes; states that differ only in counts larger than the longest token share one mask.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forktree.backend.grammar.automaton import Automaton
+from forktree.backend.grammar.counting import clipped
+from forktree.backend.grammar.terms import Term
+from forktree.backend.grammar.trie import Ints, Trie
+
+Mask = NDArray[np.int32]
+
+MAX_MASK_BYTES = 64 << 20
+MAX_ROWS = 50_000
+_DEAD = 0
+
+
+class Masks:
+    """Masks of one automaton over one vocabulary, shared by all matchers of both."""
+
+    def __init__(self, automaton: Automaton, trie: Trie) -> None:
+        self.automaton = automaton
+        self.trie = trie
+        self._masks: OrderedDict[Term, Mask] = OrderedDict()
+        self._capacity = max(16, MAX_MASK_BYTES // (4 * self.num_words))
+        self._rows = _Rows(automaton)
+        eos = np.array(sorted(trie.vocabulary.eos_ids), dtype=np.int32)
+        self._eos = eos[eos < trie.vocabulary.size]
+        self._end = self._packed(np.empty(0, dtype=np.int32), ends=True)
+        self._nothing = self._packed(np.empty(0, dtype=np.int32), ends=False)
+
+    @property
+    def num_words(self) -> int:
+        return (self.trie.vocabulary.size + 31) // 32
+
+    @property
+    def end(self) -> Mask:
+        """Only the end tokens."""
+        return self._end
+
+    @property
+    def nothing(self) -> Mask:
+        """No token at all: what follows an end."""
+        return self._nothing
+
+    def of(self, state: Term) -> Mask:
+        """Packed int32 [ceil(vocab / 32)]; read-only. End tokens are in it exactly when the state is complete."""
+        mask = self._masks.get(state)
+        if mask is None:
+            with self.automaton.lock:
+                mask = self._made(state)
+        return mask
+
+    def _made(self, state: Term) -> Mask:
+        key = clipped(self.automaton.terms, state, self.trie.longest)
+        mask = self._masks.get(key)
+        if mask is None:
+            nodes = self._rows.walk(self.trie, key, 0)
+            mask = self._packed(self.trie.tokens_at(nodes), ends=key.nullable)
+            self._keep(key, mask)
+        if key is not state:
+            self._keep(state, mask)
+        return mask
+
+    def _keep(self, state: Term, mask: Mask) -> None:
+        self._masks[state] = mask
+        while len(self._masks) > self._capacity:
+            self._masks.popitem(last=False)
+
+    def tokens_below(self, state: Term, node: int) -> Ints:
+        """Tokens in the subtree of `node`, itself excluded, whose bytes after it are legal from `state`."""
+        with self.automaton.lock:
+            return self.trie.tokens_at(self._rows.walk(self.trie, state, node))
+
+    def _packed(self, tokens: Ints, *, ends: bool) -> Mask:
+        bits = np.zeros(self.num_words * 32, dtype=np.bool_)
+        bits[tokens] = True
+        bits[self._eos] = ends
+        mask = np.packbits(bits, bitorder="little").view(np.int32)
+        mask.flags.writeable = False
+        return mask
+
+
+class _Rows:
+    """The automaton's transitions as a dense table, a row a state, filled when a walk first needs it."""
+
+    def __init__(self, automaton: Automaton) -> None:
+        self._automaton = automaton
+        self._clear()
+
+    def _clear(self) -> None:
+        self._numbers: dict[Term, int] = {}
+        self._states: list[Term | None] = [None]
+        self._table = np.zeros((64, 256), dtype=np.int32)
+        self._is_filled = np.zeros(64, dtype=np.bool_)
+        self._is_filled[_DEAD] = True
+
+    def walk(self, trie: Trie, state: Term, node: int) -> Ints:
+        """The nodes below `node` that are alive, in order of level."""
+        if len(self._states) > MAX_ROWS:
+            self._clear()
+        nodes = np.array([node], dtype=np.int32)
+        states = np.array([self._number(state)], dtype=np.int32)
+        alive = []
+        while len(nodes):
+            self._fill(states)
+            children = trie.children_of(nodes)
+            states = self._table[np.repeat(states, trie.num_children[nodes]), trie.byte[children]]
+            kept = np.flatnonzero(states)
+            nodes, states = children[kept], states[kept]
+            alive.append(nodes)
+        return np.concatenate(alive)
+
+    def _number(self, state: Term) -> int:
+        number = self._numbers.get(state)
+        if number is None:
+            number = len(self._states)
+            self._numbers[state] = number
+            self._states.append(state)
+            if number == len(self._table):
+                self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+                self._is_filled = np.concatenate([self._is_filled, np.zeros_like(self._is_filled)])
+        return number
+
+    def _fill(self, states: Ints) -> None:
+        missing = states[~self._is_filled[states]]
+        if not len(missing):
+            return
+        for number in np.unique(missing).tolist():
+            state = self._states[number]
+            assert state is not None
+            for mask, target in self._automaton.arcs(state):
+                bits = np.frombuffer(mask.to_bytes(32, "little"), dtype=np.uint8)
+                reached = self._number(target)
+                self._table[number, np.unpackbits(bits, bitorder="little").view(np.bool_)] = reached
+            self._is_filled[number] = True

@@ -1,0 +1,129 @@
+"""A constraint on its way through one output."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from forktree.backend.grammar.masks import Mask, Masks
+from forktree.backend.grammar.terms import Term
+from forktree.lang.errors import ConstraintError
+
+
+class IllegalTokenError(ConstraintError):
+    """`advance` was given a token that the mask excludes; the message names it and what was legal."""
+
+
+class _Step(NamedTuple):
+    """A state and the step before it: copies share their past, and a rollback walks it. None is after the end."""
+
+    state: Term | None
+    before: _Step | None
+
+
+class Matcher:
+    """Where one output stands. Made by a constraint's `compile`; not shared between threads."""
+
+    __slots__ = ("_masks", "_step")
+
+    def __init__(self, masks: Masks, step: _Step | None = None) -> None:
+        self._masks = masks
+        self._step = step or _Step(masks.automaton.start, None)
+
+    @property
+    def masks(self) -> Masks:
+        return self._masks
+
+    @property
+    def state(self) -> Term | None:
+        """The automaton's state; None once an end token was taken."""
+        return self._step.state
+
+    def mask(self) -> Mask:
+        """Legal tokens, packed int32 [ceil(vocab / 32)]: bit t % 32 of word t // 32 is token t. Read-only.
+
+        End tokens are legal exactly when the output is complete; after one of them nothing is.
+        """
+        state = self._step.state
+        return self._masks.nothing if state is None else self._masks.of(state)
+
+    def advance(self, token: int) -> None:
+        """Take one token.
+
+        Raises:
+            IllegalTokenError: it is not legal here; the matcher stays where it was.
+        """
+        state = self._step.state
+        vocabulary = self._masks.trie.vocabulary
+        if state is not None and token in vocabulary.eos_ids and state.nullable:
+            self._step = _Step(None, self._step)
+            return
+        data = vocabulary.token_bytes[token] if 0 <= token < vocabulary.size else None
+        is_end = token in vocabulary.eos_ids
+        reached = None if state is None or not data or is_end else self._masks.automaton.run(state, data)
+        if reached is None:
+            raise IllegalTokenError(self._refusal(token, data))
+        self._step = _Step(reached, self._step)
+
+    def advance_bytes(self, data: bytes) -> None:
+        """Take text that is part of a token; one step for `rollback`.
+
+        Raises:
+            IllegalTokenError: the text is not legal here; the matcher stays where it was.
+        """
+        state = self._step.state
+        reached = None if state is None else self._masks.automaton.run(state, data)
+        if reached is None:
+            raise IllegalTokenError(f"{data!r} is not legal here; legal are {legal_tokens(self)}")
+        self._step = _Step(reached, self._step)
+
+    def is_complete(self) -> bool:
+        """The text so far is one whole legal output."""
+        state = self._step.state
+        return state is None or state.nullable
+
+    def must_end(self) -> bool:
+        """The text so far is complete and nothing can follow it."""
+        state = self._step.state
+        return state is None or (state.nullable and not self._masks.automaton.arcs(state))
+
+    def is_free(self) -> bool:
+        """Everything is legal from here on; a constraint never becomes free."""
+        return False
+
+    def forced(self) -> tuple[int, ...]:
+        """The ids that must come next, as the tokenizer would write them; () where more than one thing is legal."""
+        return ()
+
+    def copy(self) -> Matcher:
+        """An independent matcher at the same place; costs the same for an output of any length."""
+        return Matcher(self._masks, self._step)
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens.
+
+        Raises:
+            ValueError: fewer were taken.
+        """
+        step: _Step | None = self._step
+        for _ in range(count):
+            step = step.before if step is not None else None
+        if step is None or count < 0:
+            raise ValueError(f"cannot roll back {count} tokens: fewer were taken")
+        self._step = step
+
+    def _refusal(self, token: int, data: bytes | None) -> str:
+        if self._step.state is None:
+            return f"token {token} follows the end of the output"
+        what = f"token {token}" + (f" ({data!r})" if data else " (no text)")
+        return f"{what} is not legal here; legal are {legal_tokens(self)}"
+
+
+def legal_tokens(matcher: Matcher, most: int = 8) -> str:
+    """The first legal tokens of a matcher, for a message."""
+    import numpy as np
+
+    vocabulary = matcher.masks.trie.vocabulary
+    bits = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")
+    legal = np.flatnonzero(bits).tolist()
+    shown = ", ".join(f"{token} ({vocabulary.token_bytes[token]!r})" for token in legal[:most])
+    return shown + (f" and {len(legal) - most} more" if len(legal) > most else "")
