@@ -176,6 +176,8 @@ def decode_data(value: Any) -> Any:
         return [decode_data(item) for item in value]
     if not isinstance(value, dict):
         return value
+    key: str | None
+    inner: Any
     ((key, inner),) = value.items() if len(value) == 1 else ((None, None),)
     match key:
         case "$bytes":

@@ -1,0 +1,301 @@
+"""`Fake`: a scripted backend, for tests of programs.
+
+    Fake(["first answer", "second answer"])            answers in the order of the requests
+    Fake({"kind": "fuel", "name": ["Ada", "Bo"]})      by variable; one text answers every time, a list in turn
+    Fake(lambda request: request.prompt.upper())       a function of the request, sync or async
+
+An answer is text; an exception is raised; a number, list or dict is written as compact JSON. For `select` it is
+the option that wins, or a dict from option to its log-probability (a number, or one a token). Where a script of
+names says nothing about a select, its first option wins.
+
+A token of Fake is a word with the blanks before it, and its id a checksum of its text. `stop`, `stop_regex`,
+`max_tokens` and constraints are honoured: an answer that its constraint forbids is an error, unless `max_tokens`
+cut it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import json
+import re
+import threading
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from forktree.lang.constraints import ConstraintSpec
+from forktree.lang.errors import BackendError
+from forktree.lang.sampling import Sampling
+from forktree.runtime import protocol
+
+Request = protocol.GenerateRequest | protocol.ScoreRequest
+Script = Sequence[Any] | Mapping[str | None, Any] | Callable[[Request], Any]
+
+_TOKEN = re.compile(r"\s*\S+|\s+")
+_ALL_CONSTRAINTS = frozenset({"RegexSpec", "ChoicesSpec", "SchemaSpec", "GrammarSpec", "SubstringSpec"})
+_CAPABILITIES = protocol.Capabilities(tokens=True, constraints=_ALL_CONSTRAINTS, score=True, images=True, logprobs=True)
+
+
+class Fake:
+    """A backend that answers from a script. Its own thread-safe counters tell what was asked.
+
+    Attributes:
+        requests: every request, in order of arrival.
+        num_cancelled: generations that were given up before their end.
+    """
+
+    def __init__(self, script: Script) -> None:
+        if isinstance(script, str):
+            raise BackendError("Fake takes a list of answers, a dict or a function, not one text; write [text]")
+        self._answer = _answerer(script)
+        self._closed = False
+        self._held: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._is_holding = False
+        self._lock = threading.Lock()
+        self.requests: list[Request] = []
+        self.num_cancelled = 0
+
+    @property
+    def name(self) -> str:
+        return "Fake"
+
+    @property
+    def capabilities(self) -> protocol.Capabilities:
+        return _CAPABILITIES
+
+    @property
+    def num_requests(self) -> int:
+        return len(self.requests)
+
+    @property
+    def num_held(self) -> int:
+        """Requests that wait for `release`."""
+        return len(self._held)
+
+    def hold(self) -> None:
+        """Let requests wait from now on, until `release`."""
+        self._is_holding = True
+
+    def release(self) -> None:
+        """Answer what waits, and all that comes; from any thread."""
+        with self._lock:
+            self._is_holding = False
+            held, self._held = self._held, []
+        for loop, future in held:
+            loop.call_soon_threadsafe(_finish, future)
+
+    async def stream(self, request: protocol.GenerateRequest) -> AsyncIterator[protocol.Delta | protocol.Completion]:
+        """The scripted answer, a token a delta."""
+        try:
+            answer = await self._arrive(request)
+            text, reason, stop = _cut(_text_of(answer), request.sampling)
+            is_complete = request.constraint is None or _accepts(request.constraint, text)
+            if not is_complete and reason != "length":
+                raise BackendError(f"the script answers {request.name!r} with {text!r}, which its constraint forbids")
+            tokens = _TOKEN.findall(text)
+            for token in tokens:
+                yield protocol.Delta(token)
+        except (asyncio.CancelledError, GeneratorExit):
+            self.num_cancelled += 1
+            raise
+        yield protocol.Completion(
+            segment=protocol.Generated(text, tuple(map(_id_of, tokens))),
+            finish_reason=reason,
+            is_complete=is_complete,
+            stop=stop,
+            usage=protocol.Usage(len(_prompt_ids(request.branch)), 0, len(tokens)),
+            logprobs=_logprobs(tokens, request.sampling),
+        )
+
+    async def score(self, request: protocol.ScoreRequest) -> protocol.ScoreResult:
+        """The scripted option is certain but for a hundredth a token; a dict of log-probabilities is taken as is."""
+        answer = await self._arrive(request)
+        scores = tuple(_option_score(option, answer, request) for option in request.options)
+        return protocol.ScoreResult(scores, protocol.Usage(len(_prompt_ids(request.branch))))
+
+    async def prefill(self, branch: protocol.Branch) -> None:
+        """Nothing to compute."""
+
+    async def tokens(self, branch: protocol.Branch | None) -> tuple[int, ...]:
+        """Checksums of words; what a generation made keeps its own ids."""
+        return tuple(_prompt_ids(branch))
+
+    def close(self) -> None:
+        self._closed = True
+        self.release()
+
+    def __enter__(self) -> Fake:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def _arrive(self, request: Request) -> Any:
+        """Count the request, wait while held, and ask the script."""
+        self.requests.append(request)
+        number = len(self.requests)
+        if self._is_holding:
+            await self._wait_for_release()
+        if self._closed:
+            raise BackendError("this Fake is closed")
+        answer = self._answer(request, number)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def _wait_for_release(self) -> None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            if not self._is_holding:
+                return
+            self._held.append((loop, future))
+        await future
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+# Scripts
+
+Answerer = Callable[[Request, int], Any | Awaitable[Any]]
+
+
+def _answerer(script: Script) -> Answerer:
+    if callable(script):
+        return lambda request, number: script(request)
+    if isinstance(script, Mapping):
+        return _ByName(script)
+    if isinstance(script, Sequence):
+        return _InOrder(script)
+    raise BackendError(f"Fake takes a list of answers, a dict or a function, not {script!r}")
+
+
+class _InOrder:
+    """The next answer for each request."""
+
+    def __init__(self, answers: Sequence[Any]) -> None:
+        self._answers = iter(list(answers))
+
+    def __call__(self, request: Request, number: int) -> Any:
+        for answer in self._answers:
+            return answer
+        raise BackendError(f"the script has no answer left for request {number}, {request.name!r}")
+
+
+class _ByName:
+    """The answer of the request's variable."""
+
+    def __init__(self, answers: Mapping[str | None, Any]) -> None:
+        self._answers: dict[str | None, Iterator[Any]] = {}
+        for name, answer in answers.items():
+            self._answers[name] = iter(answer) if isinstance(answer, list | tuple) else itertools.repeat(answer)
+
+    def __call__(self, request: Request, number: int) -> Any:
+        answers = self._answers.get(request.name)
+        if answers is None:
+            if isinstance(request, protocol.ScoreRequest):
+                return request.options[0]
+            raise BackendError(
+                f"the script has no answer for {request.name!r}; it has {sorted(map(str, self._answers))}"
+            )
+        for answer in answers:
+            return answer
+        raise BackendError(f"the script has no answer left for {request.name!r}")
+
+
+def _text_of(answer: Any) -> str:
+    if isinstance(answer, str):
+        return answer
+    return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+
+
+# Ends
+
+
+def _cut(text: str, sampling: Sampling) -> tuple[str, Any, str | None]:
+    """The text up to its end, why it ended, and the stop that did it."""
+    text, stop = _cut_at_stop(text, sampling)
+    tokens = _TOKEN.findall(text)
+    if sampling.max_tokens is not None and len(tokens) > sampling.max_tokens:
+        return "".join(tokens[: sampling.max_tokens]), "length", None
+    return text, "stop", stop
+
+
+def _cut_at_stop(text: str, sampling: Sampling) -> tuple[str, str | None]:
+    """Cut before the stop whose end comes first, the longest of several that end there."""
+    found: list[tuple[int, int, str]] = []
+    for stop in sampling.stop or ():
+        start = text.find(stop)
+        if start >= 0:
+            found.append((start + len(stop), start, stop))
+    if sampling.stop_regex is not None and (match := re.search(sampling.stop_regex, text)) is not None:
+        found.append((match.end(), match.start(), match.group()))
+    if not found:
+        return text, None
+    _, start, stop = min(found)
+    return text[:start], stop
+
+
+def _accepts(spec: ConstraintSpec, text: str) -> bool:
+    from forktree.backend.grammar.constraints import constraint_from_spec
+
+    return bool(constraint_from_spec(spec).accepts(text))
+
+
+# Tokens
+
+
+def _id_of(token: str) -> int:
+    return zlib.crc32(token.encode("utf-8", "surrogatepass")) & 0x7FFFFFFF
+
+
+def _prompt_ids(branch: protocol.Branch | None) -> list[int]:
+    """Adjacent text is one run; a generation, a turn and a fork close it."""
+    ids: list[int] = []
+    run: list[str] = []
+    for segment in branch.segments() if branch is not None else ():
+        if isinstance(segment, protocol.Text):
+            run.append(segment.text)
+            continue
+        ids += map(_id_of, _TOKEN.findall("".join(run)))
+        run = []
+        match segment:
+            case protocol.Generated():
+                ids += segment.ids
+            case protocol.RoleBegin() | protocol.RoleEnd():
+                ids.append(_id_of(f"<{type(segment).__name__} {segment.role}>"))
+            case protocol.Image():
+                ids.append(zlib.crc32(segment.data) & 0x7FFFFFFF)
+            case protocol.ForkMark():
+                pass
+    return ids + [_id_of(token) for token in _TOKEN.findall("".join(run))]
+
+
+def _logprobs(tokens: list[str], sampling: Sampling) -> tuple[protocol.TokenLogprob, ...]:
+    if sampling.logprobs is None:
+        return ()
+    return tuple(protocol.TokenLogprob(_id_of(token), token, 0.0) for token in tokens)
+
+
+def _option_score(option: str, answer: Any, request: protocol.ScoreRequest) -> protocol.OptionScore:
+    tokens = _TOKEN.findall(option)
+    ids = tuple(map(_id_of, tokens))
+    if isinstance(answer, Mapping):
+        if option not in answer:
+            raise BackendError(f"the script scores {sorted(answer)}, and {request.name!r} also has {option!r}")
+        given = answer[option]
+        logprobs = tuple(map(float, given)) if isinstance(given, list | tuple) else (float(given),)
+        ids = ids if len(ids) == len(logprobs) else tuple(range(len(logprobs)))
+    elif answer in request.options:
+        logprobs = tuple(-0.01 if option == answer else -5.0 for _ in tokens)
+    else:
+        raise BackendError(f"the script answers {request.name!r} with {answer!r}, which is none of {request.options}")
+    unconditional = tuple(-5.0 for _ in logprobs) if request.unconditional else None
+    return protocol.OptionScore(ids, logprobs, unconditional)

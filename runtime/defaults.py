@@ -1,0 +1,53 @@
+"""The backend that programs use when they name none."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from forktree.lang.errors import LanguageError
+from forktree.runtime.protocol import Backend
+
+
+class Defaults:
+    """The process's default backend: the one given by `use`, else what the factory makes, once."""
+
+    def __init__(self) -> None:
+        self._backend: Backend | None = None
+        self._factory: Callable[[], Backend] | None = None
+
+    def set_factory(self, factory: Callable[[], Backend]) -> None:
+        """What makes the backend of a process that chose none; called at the first run."""
+        self._factory = factory
+
+    def use(self, backend: Backend | None) -> None:
+        self._backend = backend
+
+    def backend(self) -> Backend:
+        """The default backend.
+
+        Raises:
+            LanguageError: there is none and nothing to make one.
+        """
+        if self._backend is None:
+            if self._factory is None:
+                raise LanguageError("no backend: call ft.use(backend), or give backend= to run")
+            self._backend = self._factory()
+        return self._backend
+
+
+@functools.cache
+def get_defaults() -> Defaults:
+    """The process's defaults."""
+    return Defaults()
+
+
+def use(backend: Backend | None) -> None:
+    """Programs that name no backend use this one from now on; None goes back to the built-in default.
+
+    Raises:
+        LanguageError: it is not a backend.
+    """
+    if backend is not None and not callable(getattr(backend, "stream", None)):
+        raise LanguageError(f"{backend!r} is not a backend; give ft.Local(), ft.Fake(...) or another")
+    get_defaults().use(backend)

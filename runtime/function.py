@@ -1,0 +1,468 @@
+"""`@function`: a Python function as a program, and the ways to run it."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import inspect
+import pickle
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from forktree.lang import ir
+from forktree.lang.errors import LanguageError
+from forktree.lang.sampling import Sampling
+from forktree.runtime.cursor import Cursor
+from forktree.runtime.defaults import get_defaults
+from forktree.runtime.executor import Executor, get_executor
+from forktree.runtime.protocol import Backend
+from forktree.runtime.run import Run, current_scope
+from forktree.runtime.state import State
+from forktree.runtime.values import Failure, Value, note_line, wait_on_loop
+
+if TYPE_CHECKING:
+    from forktree.runtime.map import Result, Row
+
+_RUN_OPTIONS = ("backend", "sampling", "seed")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run uses where its program says nothing."""
+
+    backend: Backend | None = None
+    sampling: Sampling | None = None
+
+    def over(self, backend: Backend | None, sampling: Sampling | None, seed: int | None) -> Options:
+        """These options with what is given in their place; a seed goes into the sampling."""
+        if backend is None and sampling is None and seed is None:
+            return self
+        if sampling is None and seed is None:
+            return Options(backend, self.sampling)
+        given = Sampling() if sampling is None else sampling
+        if not isinstance(given, Sampling):
+            raise LanguageError(f"sampling= takes ft.Sampling(...), not {sampling!r}")
+        if seed is not None:
+            given = replace(given, seed=seed)
+        merged = given if self.sampling is None else given.over(self.sampling)
+        return Options(backend or self.backend, merged)
+
+
+class Function:
+    """A program. Made by `@function`; immutable, so it may be shared by threads.
+
+    A function inside a class is a method: the instance comes first, the state second.
+    """
+
+    __slots__ = ("__dict__", "_bound", "_fn", "_is_async", "_options", "_owner", "_parameters", "_receiver")
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        options: Options = Options(),
+        bound: tuple[tuple[str, Any], ...] = (),
+        receiver: tuple[Any, ...] = (),
+    ) -> None:
+        if not inspect.isfunction(fn):
+            raise LanguageError(f"@function goes on a def or async def, not on {fn!r}")
+        if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+            raise LanguageError(f"@function goes on a plain function, and {fn.__qualname__} is a generator")
+        self._fn = fn
+        self._options = options
+        self._bound = bound
+        self._receiver = receiver
+        self._is_async = inspect.iscoroutinefunction(fn)
+        self._parameters = frozenset(fn.__code__.co_varnames[: _num_parameters(fn)])
+        functools.update_wrapper(self, fn)
+        if not _has_state(fn, len(receiver)):
+            raise LanguageError(f"{fn.__qualname__} takes no parameter for the state; write def {fn.__name__}(s, …)")
+
+    def __repr__(self) -> str:
+        return f"<program {self.name}>"
+
+    @property
+    def name(self) -> str:
+        return self._fn.__name__
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        """The Python function itself."""
+        return self._fn
+
+    @property
+    def is_async(self) -> bool:
+        return self._is_async
+
+    @property
+    def options(self) -> Options:
+        return self._options
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Function:
+        if instance is None:
+            return self
+        return Function(self._fn, self._options, self._bound, (instance,))
+
+    # Other versions of the same program
+
+    def using(
+        self, *, backend: Backend | None = None, sampling: Sampling | None = None, seed: int | None = None
+    ) -> Function:
+        """The same program with other defaults."""
+        return Function(self._fn, self._options.over(backend, sampling, seed), self._bound, self._receiver)
+
+    def bind(self, **arguments: Any) -> Function:
+        """The same program with these arguments given; a call may still give others in their place.
+
+        Raises:
+            TypeError: the program has no such parameter.
+        """
+        if not _takes_any_keyword(self._fn):
+            for key in arguments:
+                if key not in self._parameters:
+                    raise TypeError(f"{self.name}() has no parameter {key!r} to bind")
+        bound = {**dict(self._bound), **arguments}
+        return Function(self._fn, self._options, tuple(bound.items()), self._receiver)
+
+    # Running
+
+    def run(self, *args: Any, **kwargs: Any) -> State:
+        """Run to the end and return the finished state.
+
+        Besides the program's own arguments it takes `backend=`, `sampling=` and `seed=`, where the program has
+        no parameter of that name.
+
+        Raises:
+            TypeError: arguments that do not fit, before any request.
+            LanguageError: inside an async program; write `await f.arun(...)` there.
+            Exception: what the program raised, and the first failed generation that it never looked at.
+        """
+        executor = get_executor()
+        if executor.is_loop_thread:
+            raise LanguageError(f"{self.name}.run() would block the loop here: await {self.name}.arun()")
+        run, kwargs = self._new_run(executor, kwargs)
+        state = State(run.cursors[0])
+        try:
+            if self._is_async:
+                self._check(args, kwargs)
+                executor.spawn(self._run_async_body(run, state, args, kwargs), _context_of(run))
+            else:
+                self._run_body(run, state, args, kwargs)
+            executor.wait(lambda: run.is_settled, run.on_settled, instead="await arun()")
+        except BaseException:
+            run.cancel()
+            raise
+        run.raise_unhandled()
+        return state
+
+    async def arun(self, *args: Any, **kwargs: Any) -> State:
+        """As `run`, awaited, in any event loop. Cancelling the awaiting task cancels the run."""
+        run, state = self._start(args, kwargs, is_outside=False)
+        try:
+            if not run.is_settled:
+                await wait_on_loop(run.on_settled)
+        except BaseException:
+            run.cancel()
+            raise
+        run.raise_unhandled()
+        return state
+
+    def stream(self, *args: Any, **kwargs: Any) -> State:
+        """Start, and return at once a state to iterate with `text_iter` or `text_async_iter`.
+
+        Raises:
+            TypeError: arguments that do not fit, before any request.
+        """
+        return self._start(args, kwargs, is_outside=True)[1]
+
+    def map(
+        self,
+        rows: Iterable[Row],
+        *,
+        concurrency: int | None = None,
+        progress: bool = False,
+        journal: str | None = None,
+        on_error: Literal["return", "raise"] = "return",
+        ordered: bool = True,
+    ) -> list[Result]:
+        """Run once for each row (a dict of arguments, or a tuple); results in the order of the rows.
+
+        See `forktree.runtime.map`.
+        """
+        from forktree.runtime.map import run_map
+
+        return run_map(self, rows, concurrency, progress, journal, on_error, ordered)
+
+    def imap(
+        self,
+        rows: Iterable[Row],
+        *,
+        concurrency: int | None = None,
+        progress: bool = False,
+        journal: str | None = None,
+        on_error: Literal["return", "raise"] = "return",
+        ordered: bool = True,
+    ) -> Iterator[Result]:
+        """As `map`, one result after another with bounded memory; `ordered=False` yields them as completed."""
+        from forktree.runtime.map import iterate_map
+
+        return iterate_map(self, rows, concurrency, progress, journal, on_error, ordered)
+
+    async def amap(
+        self,
+        rows: Iterable[Row],
+        *,
+        concurrency: int | None = None,
+        progress: bool = False,
+        journal: str | None = None,
+        on_error: Literal["return", "raise"] = "return",
+        ordered: bool = True,
+    ) -> list[Result]:
+        """As `map`, awaited."""
+        from forktree.runtime.map import iterate_map_async
+
+        results = iterate_map_async(self, rows, concurrency, progress, journal, on_error, ordered)
+        return [result async for result in results]
+
+    def aimap(
+        self,
+        rows: Iterable[Row],
+        *,
+        concurrency: int | None = None,
+        progress: bool = False,
+        journal: str | None = None,
+        on_error: Literal["return", "raise"] = "return",
+        ordered: bool = True,
+    ) -> AsyncIterator[Result]:
+        """As `imap`, for `async for`."""
+        from forktree.runtime.map import iterate_map_async
+
+        return iterate_map_async(self, rows, concurrency, progress, journal, on_error, ordered)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> State:
+        """Inside another program: start this one on its own fresh text, and return its state at once.
+
+        Raises:
+            LanguageError: outside any program; write `run` there.
+        """
+        scope = current_scope.get()
+        if scope is None:
+            raise LanguageError(
+                f"{self.name}(...) starts a program inside another; outside, write {self.name}.run(...)"
+                f"{ir.at(ir.caller_source())}"
+            )
+        return scope.call(self, args, kwargs)
+
+    # How a run begins
+
+    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, State]:
+        """Start a run of its own and return at once; for `map` and others that look after many."""
+        return self._start(args, kwargs, is_outside=False)
+
+    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_outside: bool) -> tuple[Run, State]:
+        executor = get_executor()
+        run, kwargs = self._new_run(executor, kwargs)
+        self._check(args, kwargs)
+        state = State(run.cursors[0])
+        self._launch(run, state, args, kwargs, executor.bodies.submit)
+        return run, State(run.cursors[0], is_outside=True) if is_outside else state
+
+    def start_nested(self, parent: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State:
+        """Start on a fresh branch of the caller's record; a synchronous body that finds no thread runs here."""
+        executor = parent.executor
+        arguments, options = self._split(kwargs)
+        options = Options(options.backend or parent.backend, options.sampling or parent.sampling)
+        self._check(args, arguments)
+        source = ir.caller_source()
+        with parent.lock:
+            parent.check_open()
+            branch = parent.new_branch_id()
+            parent.recorder.add(min(parent.cursors), ir.Call(self.name, branch, source))
+        run = Run(executor, options.backend or parent.backend, options.sampling, self.name, parent)
+        Cursor(run, branch, {}, None)
+        with parent.lock:
+            parent.children.append(run)
+        state = State(run.cursors[branch])
+        if executor.is_loop_thread:
+            self._launch(run, state, args, arguments, executor.bodies.submit_nested)
+        else:
+            self._launch(run, state, args, arguments, executor.bodies.start_or_run)
+        return State(run.cursors[branch], is_outside=True)
+
+    def call_on(self, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the body on a state that exists, and return what it returns; awaitable on the loop."""
+        arguments = {**dict(self._bound), **kwargs}
+        self._check(args, arguments)
+        run = state._run
+        if not self._is_async and not run.executor.is_loop_thread:
+            return self._fn(*self._receiver, state, *args, **arguments)
+        if run.executor.is_loop_thread:
+            return self._call_on_async(state, args, arguments)
+        result = Value()
+
+        async def work() -> None:
+            try:
+                result.set(await self._fn(*self._receiver, state, *args, **arguments))
+            except BaseException as error:
+                result.fail(Failure(error))
+
+        run.executor.spawn(work(), contextvars.copy_context())
+        run.executor.wait(lambda: result.is_set, result.on_set, instead="await it")
+        return result.get()
+
+    async def _call_on_async(self, state: State, args: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
+        if self._is_async:
+            return await self._fn(*self._receiver, state, *args, **arguments)
+        result, context = Value(), contextvars.copy_context()
+
+        def work() -> None:
+            try:
+                result.set(context.run(self._fn, *self._receiver, state, *args, **arguments))
+            except BaseException as error:
+                result.fail(Failure(error))
+
+        state._run.executor.bodies.submit_nested(work)
+        await result.wait()
+        return result.get()
+
+    def _launch(
+        self,
+        run: Run,
+        state: State,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        submit: Callable[[Callable[[], None]], object],
+    ) -> None:
+        if self._is_async:
+            run.executor.spawn(self._run_async_body(run, state, args, kwargs), _context_of(run))
+        else:
+            context = contextvars.copy_context()
+            submit(functools.partial(context.run, self._run_body_quietly, run, state, args, kwargs))
+
+    def _run_body(self, run: Run, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        token = current_scope.set(run)
+        try:
+            result = self._fn(*self._receiver, state, *args, **kwargs)
+        except BaseException as error:
+            _note_program_line(error, self._fn, run.name)
+            run.fail_body(error)
+            raise
+        finally:
+            current_scope.reset(token)
+        run.finish_body(result)
+
+    def _run_body_quietly(self, run: Run, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """In a thread of the pool: the error is the run's, and is raised where the run is read."""
+        with contextlib.suppress(BaseException):
+            self._run_body(run, state, args, kwargs)
+
+    async def _run_async_body(self, run: Run, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            result = await self._fn(*self._receiver, state, *args, **kwargs)
+        except BaseException as error:
+            _note_program_line(error, self._fn, run.name)
+            run.fail_body(error)
+        else:
+            run.finish_body(result)
+
+    def _new_run(self, executor: Executor, kwargs: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
+        arguments, options = self._split(kwargs)
+        run = Run(executor, options.backend or get_defaults().backend(), options.sampling, self.name)
+        Cursor(run, 0, {}, None)
+        return run, arguments
+
+    def _split(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], Options]:
+        """The program's arguments, and the options of the run."""
+        if not self._bound and kwargs.keys().isdisjoint(_RUN_OPTIONS):
+            return kwargs, self._options
+        arguments = {**dict(self._bound), **kwargs}
+        given = {key: arguments.pop(key, None) for key in _RUN_OPTIONS if key not in self._parameters}
+        return arguments, self._options.over(given.get("backend"), given.get("sampling"), given.get("seed"))
+
+    def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise the TypeError that calling the body would raise."""
+        try:
+            inspect.signature(self._fn).bind(*self._receiver, None, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}(): {error}") from None
+
+    # Pickling and copying
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Function:
+        return self
+
+    def __copy__(self) -> Function:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...] | str:
+        """By reference to the module's global, as Python functions do."""
+        base = _global_of(self._fn)
+        if base is self:
+            return str(self._fn.__qualname__)
+        if not isinstance(base, Function) or base._fn is not self._fn:
+            raise pickle.PicklingError(
+                f"program {self._fn.__qualname__!r} cannot be pickled: it is not a global of {self._fn.__module__}"
+            )
+        return _rebuild, (self._fn.__module__, self._fn.__qualname__, self._options, self._bound, self._receiver)
+
+
+def _rebuild(
+    module: str, qualname: str, options: Options, bound: tuple[tuple[str, Any], ...], receiver: tuple[Any, ...]
+) -> Function:
+    __import__(module)
+    base = functools.reduce(getattr, qualname.split("."), sys.modules[module])
+    assert isinstance(base, Function)
+    return Function(base._fn, options, bound, receiver)
+
+
+def _global_of(fn: Callable[..., Any]) -> Any:
+    try:
+        return functools.reduce(getattr, fn.__qualname__.split("."), sys.modules[fn.__module__])
+    except (AttributeError, KeyError):
+        return None
+
+
+def _num_parameters(fn: Callable[..., Any]) -> int:
+    return fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount
+
+
+def _has_state(fn: Callable[..., Any], num_before: int) -> bool:
+    code = fn.__code__
+    return code.co_argcount > num_before or bool(code.co_flags & inspect.CO_VARARGS)
+
+
+def _takes_any_keyword(fn: Callable[..., Any]) -> bool:
+    return bool(fn.__code__.co_flags & inspect.CO_VARKEYWORDS)
+
+
+def _context_of(run: Run) -> contextvars.Context:
+    """The caller's context, in which programs that the body calls are nested ones."""
+    context = contextvars.copy_context()
+    context.run(current_scope.set, run)
+    return context
+
+
+def _note_program_line(error: BaseException, fn: Callable[..., Any], name: str) -> None:
+    """Name the program's line that the error passed through."""
+    line = None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is fn.__code__:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    if line is not None:
+        note_line(error, f"program {name} ({fn.__code__.co_filename}:{line})")
+
+
+@overload
+def function(fn: Callable[..., Any], /) -> Function: ...
+@overload
+def function(*, backend: Backend | None = None, sampling: Sampling | None = None) -> Callable[..., Function]: ...
+def function(
+    fn: Callable[..., Any] | None = None, /, *, backend: Backend | None = None, sampling: Sampling | None = None
+) -> Any:
+    """Make a program of a `def` or `async def`. Its first parameter is the state, whatever its name."""
+    options = Options(backend, sampling)
+    return Function(fn, options) if fn is not None else lambda fn: Function(fn, options)

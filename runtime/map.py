@@ -1,0 +1,276 @@
+"""Many rows through one program: bounded concurrency, bounded memory, each row's failure kept as its result.
+
+A batch is driven by whoever takes its results: rows start while fewer than `concurrency` run and while not too
+many finished ones wait for their turn. So a slow reader of `imap` holds back new rows, and nothing piles up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from forktree.lang.errors import LanguageError
+from forktree.runtime.executor import MAX_BODY_THREADS
+from forktree.runtime.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from forktree.runtime.function import Function
+    from forktree.runtime.run import Run
+    from forktree.runtime.state import State
+
+Row = Mapping[str, Any] | tuple[Any, ...]
+OnError = Literal["return", "raise"]
+
+_ASYNC_CONCURRENCY = 256
+_WINDOW = 4
+"""Finished rows that may wait for an earlier one, as a multiple of the concurrency."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one row.
+
+    Attributes:
+        state: the finished state; None for a row that could not even start.
+        value: what the body returned.
+        error: what the row failed with, else None.
+        replayed: it came from a journal, at no call.
+    """
+
+    ok: bool
+    state: State | None
+    value: Any
+    error: BaseException | None
+    row: Row
+    index: int
+    replayed: bool = False
+
+
+class Batch:
+    """The rows of one map in flight. Owned by the thread or task that takes the results."""
+
+    def __init__(
+        self,
+        program: Function,
+        rows: Iterable[Row],
+        concurrency: int,
+        *,
+        ordered: bool,
+        notify: Callable[[Result], None],
+    ) -> None:
+        self._program = program
+        self._rows = enumerate(rows)
+        self._concurrency = concurrency
+        self._ordered = ordered
+        self._notify = notify
+        self._running: dict[int, Run] = {}
+        self._waiting: dict[int, Result] = {}
+        self._next_index = 0
+        self._is_exhausted = False
+
+    def fill(self) -> None:
+        """Start rows while there is room."""
+        room = _WINDOW * self._concurrency
+        while (
+            not self._is_exhausted
+            and len(self._running) < self._concurrency
+            and len(self._running) + len(self._waiting) < room
+        ):
+            try:
+                index, row = next(self._rows)
+            except StopIteration:
+                self._is_exhausted = True
+                return
+            self._start(index, row)
+
+    def _start(self, index: int, row: Row) -> None:
+        args, kwargs = _arguments(row, index)
+        try:
+            run, state = self._program.start(args, kwargs)
+        except Exception as error:
+            self._waiting[index] = Result(False, None, None, error, row, index)
+            return
+        self._running[index] = run
+        run.on_settled(lambda: self._notify(_result_of(run, state, row, index)))
+
+    def ready(self) -> Iterator[Result]:
+        """Results whose turn it is."""
+        if not self._ordered:
+            waiting, self._waiting = self._waiting, {}
+            yield from waiting.values()
+            return
+        while self._next_index in self._waiting:
+            yield self._waiting.pop(self._next_index)
+            self._next_index += 1
+
+    def finish(self, result: Result) -> None:
+        """A row that `notify` reported."""
+        del self._running[result.index]
+        self._waiting[result.index] = result
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self._running)
+
+    def cancel(self) -> None:
+        """Stop what still runs."""
+        for run in self._running.values():
+            run.cancel()
+
+
+def _arguments(row: Row, index: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(row, Mapping):
+        return (), dict(row)
+    if isinstance(row, tuple):
+        return row, {}
+    raise LanguageError(f"row {index} is a dict of arguments or a tuple, not {row!r}")
+
+
+def _result_of(run: Run, state: State, row: Row, index: int) -> Result:
+    try:
+        run.raise_unhandled()
+        return Result(True, state, run.body.get(), None, row, index)
+    except BaseException as error:
+        return Result(False, state, None, error, row, index)
+
+
+def concurrency_of(program: Function, concurrency: int | None) -> int:
+    """How many rows run at once. Raises ValueError for fewer than one."""
+    if concurrency is None:
+        return _ASYNC_CONCURRENCY if program.is_async else MAX_BODY_THREADS
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(f"concurrency must be at least 1, not {concurrency!r}")
+    return concurrency
+
+
+def run_map(
+    program: Function,
+    rows: Iterable[Row],
+    concurrency: int | None,
+    progress: bool,
+    journal: str | None,
+    on_error: OnError,
+    ordered: bool,
+) -> list[Result]:
+    """All results. An interrupt (Ctrl-C) cancels what runs and carries what is done as `.results`."""
+    results: list[Result] = []
+    try:
+        for result in iterate_map(program, rows, concurrency, progress, journal, on_error, ordered):
+            results.append(result)
+    except KeyboardInterrupt as interrupt:
+        interrupt.results = results  # type: ignore[attr-defined]
+        interrupt.add_note(f"{len(results)} rows were finished; they are in this exception's .results")
+        raise
+    return results
+
+
+def iterate_map(
+    program: Function,
+    rows: Iterable[Row],
+    concurrency: int | None,
+    progress: bool,
+    journal: str | None,
+    on_error: OnError,
+    ordered: bool,
+) -> Iterator[Result]:
+    """Results one after another. Leaving the iteration cancels what still runs."""
+    _check_on_error(on_error)
+    limit = concurrency_of(program, concurrency)
+    _check_not_on_loop()
+    return _iterate(program, rows, limit, progress, journal, on_error, ordered)
+
+
+def _iterate(
+    program: Function,
+    rows: Iterable[Row],
+    limit: int,
+    progress: bool,
+    journal: str | None,
+    on_error: OnError,
+    ordered: bool,
+) -> Iterator[Result]:
+    finished: queue.SimpleQueue[Result] = queue.SimpleQueue()
+    batch = Batch(program, rows, limit, ordered=ordered, notify=finished.put)
+    try:
+        with _bar(program, rows, progress) as bar:
+            while True:
+                batch.fill()
+                for result in batch.ready():
+                    _advance(bar, result)
+                    yield _checked(result, on_error)
+                batch.fill()
+                if not batch.is_running:
+                    break
+                batch.finish(finished.get())
+    finally:
+        batch.cancel()
+
+
+async def iterate_map_async(
+    program: Function,
+    rows: Iterable[Row],
+    concurrency: int | None,
+    progress: bool,
+    journal: str | None,
+    on_error: OnError,
+    ordered: bool,
+) -> AsyncIterator[Result]:
+    """As `iterate_map`, in any event loop."""
+    _check_on_error(on_error)
+    limit = concurrency_of(program, concurrency)
+    loop = asyncio.get_running_loop()
+    finished: asyncio.Queue[Result] = asyncio.Queue()
+
+    def notify(result: Result) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(finished.put_nowait, result)
+
+    batch = Batch(program, rows, limit, ordered=ordered, notify=notify)
+    try:
+        with _bar(program, rows, progress) as bar:
+            while True:
+                batch.fill()
+                for result in batch.ready():
+                    _advance(bar, result)
+                    yield _checked(result, on_error)
+                batch.fill()
+                if not batch.is_running:
+                    break
+                batch.finish(await finished.get())
+    finally:
+        batch.cancel()
+
+
+def _check_not_on_loop() -> None:
+    from forktree.runtime.executor import get_executor
+
+    if get_executor().is_loop_thread:
+        raise LanguageError("map would block the loop here: await f.amap(...), or async for over f.aimap(...)")
+
+
+def _check_on_error(on_error: str) -> None:
+    if on_error not in ("return", "raise"):
+        raise LanguageError(f'on_error must be "return" or "raise", not {on_error!r}')
+
+
+def _bar(
+    program: Function, rows: Iterable[Row], progress: bool
+) -> contextlib.AbstractContextManager[ProgressBar | None]:
+    if not progress:
+        return contextlib.nullcontext()
+    return ProgressBar(program.name, len(rows) if isinstance(rows, Sequence) else None)
+
+
+def _advance(bar: ProgressBar | None, result: Result) -> None:
+    if bar is not None:
+        bar.advance(failed=not result.ok)
+
+
+def _checked(result: Result, on_error: OnError) -> Result:
+    if on_error == "raise" and result.error is not None:
+        raise result.error
+    return result

@@ -1,0 +1,43 @@
+"""The progress bar of `map`: rich, loaded when a bar is asked for. Shows the rate and an estimate of the rest."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+
+class ProgressBar:
+    """A bar on stderr. `total` None shows counts without an estimate."""
+
+    def __init__(self, label: str, total: int | None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bar: Any = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[failed]}"),
+            console=Console(stderr=True),
+        )
+        self._task = self._bar.add_task(label, total=total, rate="", failed="")
+        self._num_failed = 0
+
+    def __enter__(self) -> ProgressBar:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def advance(self, *, failed: bool) -> None:
+        """One more row is done."""
+        self._num_failed += failed
+        task = self._bar.tasks[self._task]
+        rate = f"{task.finished_speed or task.speed or 0:.1f} rows/s"
+        shown = f"{self._num_failed} failed" if self._num_failed else ""
+        self._bar.update(self._task, advance=1, rate=rate, failed=shown)

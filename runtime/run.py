@@ -1,0 +1,190 @@
+"""One run of one program: what its branches share.
+
+A run is busy while its body runs, a branch is being drained, or a nested program is busy; it settles when none
+is. Its lock guards the queues, names and ends of all its branches.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from forktree.lang.errors import RunCancelledError
+from forktree.lang.sampling import Sampling
+from forktree.runtime.executor import Executor
+from forktree.runtime.protocol import Backend
+from forktree.runtime.record import Recorder
+from forktree.runtime.values import Callback, Failure, Value
+
+if TYPE_CHECKING:
+    from forktree.runtime.cursor import Cursor
+    from forktree.runtime.function import Function
+    from forktree.runtime.state import State
+
+
+class Scope(Protocol):
+    """What a program that is called inside another finds: a run, or a trace."""
+
+    def call(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State: ...
+
+
+current_scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("forktree_scope", default=None)
+
+
+class Run:
+    """What the branches of one run share.
+
+    Attributes:
+        sampling: the run's defaults, or None.
+        body: the value that the body returned.
+        failures: every failure of this run and of the programs it called, for the end of the outermost one.
+    """
+
+    __slots__ = (
+        "_cancelled",
+        "_idle_waiters",
+        "_name_waiters",
+        "_num_busy",
+        "backend",
+        "body",
+        "children",
+        "cursors",
+        "executor",
+        "failures",
+        "lock",
+        "name",
+        "parent",
+        "recorder",
+        "sampling",
+    )
+
+    def __init__(
+        self, executor: Executor, backend: Backend, sampling: Sampling | None, name: str, parent: Run | None = None
+    ) -> None:
+        self.executor = executor
+        self.backend = backend
+        self.sampling = sampling
+        self.name = name
+        self.parent = parent
+        self.lock = threading.Lock()
+        self.body = Value()
+        self.cursors: dict[int, Cursor] = {}
+        self.children: list[Run] = []
+        self.failures: list[Failure] = [] if parent is None else parent.failures
+        self.recorder: Recorder = Recorder(name) if parent is None else parent.recorder
+        self._num_busy = 0
+        self._idle_waiters: list[Callback] = []
+        self._name_waiters: list[Callback] = []
+        self._cancelled: Failure | None = None
+        self.enter()  # the body
+
+    def new_branch_id(self) -> int:
+        """The next number of the record's branches."""
+        branch = self.recorder.num_branches
+        self.recorder.num_branches += 1
+        return branch
+
+    def check_open(self) -> None:
+        """Raise what cancelled the run, if it was cancelled."""
+        if self._cancelled is not None:
+            self._cancelled.throw()
+
+    # Busy and settled
+
+    def enter(self) -> None:
+        """One more thing is going on. The lock is held; a caller's lock is taken inside its callee's, never the
+        other way round."""
+        if self._num_busy == 0 and self.parent is not None:
+            with self.parent.lock:
+                self.parent.enter()
+        self._num_busy += 1
+
+    def leave(self) -> None:
+        """One thing less; the lock is not held."""
+        with self.lock:
+            self._num_busy -= 1
+            if self._num_busy:
+                return
+            waiters, self._idle_waiters = self._idle_waiters, []
+        for cursor in list(self.cursors.values()):
+            cursor.feed.wake()
+        for callback in waiters:
+            callback()
+        if self.parent is not None:
+            self.parent.leave()
+
+    @property
+    def is_settled(self) -> bool:
+        return self._num_busy == 0
+
+    def on_settled(self, callback: Callback) -> None:
+        """Call back when nothing is going on any more; at once if so."""
+        with self.lock:
+            if self._num_busy:
+                self._idle_waiters.append(callback)
+                return
+        callback()
+
+    # The body
+
+    def finish_body(self, result: Any) -> None:
+        """The body returned."""
+        self.body.set(result)
+        self.notify_names()
+        self.leave()
+
+    def fail_body(self, error: BaseException) -> None:
+        """The body raised: what is still going on has no reader any more."""
+        failure = next((known for known in self.failures if known.error is error), None) or Failure(error)
+        failure.observed = False
+        self.failures.append(failure)
+        self.body.fail(failure)
+        self.cancel(failure)
+        self.notify_names()
+        self.leave()
+
+    def on_name(self, callback: Callback) -> None:
+        """Call back at the next name that is bound, or when the body ends; look again after registering."""
+        self._name_waiters.append(callback)
+
+    def notify_names(self) -> None:
+        waiters, self._name_waiters = self._name_waiters, []
+        for callback in waiters:
+            callback()
+
+    # Failure
+
+    def add_failure(self, failure: Failure) -> None:
+        """Remember a failure until the end of the run."""
+        self.failures.append(failure)
+
+    def raise_unhandled(self) -> None:
+        """Raise the body's error, or the first failure that the program never saw."""
+        if self.body.failure is not None:
+            self.body.failure.throw()
+        for failure in self.failures:
+            if not failure.observed:
+                failure.throw()
+
+    def cancel(self, failure: Failure | None = None) -> None:
+        """Stop everything; from any thread. What is pending fails with `failure`."""
+        if failure is None:
+            failure = Failure(RunCancelledError(f"the run of {self.name} was cancelled"))
+        with self.lock:
+            if self._cancelled is not None:
+                return
+            self._cancelled = failure
+            children, cursors = list(self.children), list(self.cursors.values())
+        for child in children:
+            child.cancel(failure)
+        for cursor in cursors:
+            cursor.cancel(failure)
+
+    def call(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State:
+        """Start another program on a fresh branch of its own, and return its state at once."""
+        return function.start_nested(self, args, kwargs)
+
+
+Register = Callable[[Callback], None]
