@@ -119,7 +119,8 @@ class ChatTemplate:
             return Opening(quoted)
         if quoted.startswith(asking) and not quoted[len(asking) :].strip():
             return Opening(asking, quoted[len(asking) :])
-        return Opening(asking)
+        has_words = asking != self.end(roles[:-1], roles[-1])
+        return Opening(asking if has_words else quoted)
 
     def _end(self, roles: Roles, role: str) -> str:
         """What follows the content where nothing comes after; nothing if the content waits for a later turn."""
@@ -138,8 +139,7 @@ class ChatTemplate:
         return before[_after(before, last) :] if roles and _mark(last) in before else before
 
     def _generation_gap(self, roles: Roles) -> str | None:
-        """What follows the last content of `roles` to ask for an answer; None if the template has no words for
-        it (then it writes the same as without being asked)."""
+        """What follows the last content of `roles` where an answer is asked for; None if it is refused."""
         if not roles:
             return None
         try:
@@ -209,7 +209,8 @@ class ChatTemplate:
     def _asks_otherwise(self, roles: Roles) -> bool:
         marks = [_mark(index) for index in range(len(roles))]
         asked = self.render(_messages(roles, marks), add_generation_prompt=True)
-        return self._compose(roles, marks) + self.begin(roles, "assistant").text != asked
+        written = self._compose(roles, marks)
+        return asked not in (written, written + self.begin(roles, "assistant").text)
 
     def _compose(self, roles: Roles, contents: Sequence[str]) -> str:
         text = ""
