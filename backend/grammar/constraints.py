@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.choices import any_of, checked_options
 from forktree.backend.grammar.once import OnceCache
 from forktree.backend.grammar.regex_syntax import parse_python
 from forktree.backend.grammar.regex_terms import whole_match
+from forktree.backend.grammar.schemas import annotations, schema_automaton, schema_text
+from forktree.backend.grammar.schemas import checked_options as checked_form
 from forktree.backend.grammar.terms import Kind, Terms
 from forktree.backend.vocabulary import Vocabulary
 from forktree.lang.constraints import (
@@ -115,6 +117,41 @@ class Choices(Constraint):
         return f"Choices({list(self._spec.options)!r})"
 
 
+class Schema(Constraint):
+    """The whole output is JSON text that satisfies a JSON Schema.
+
+    Args:
+        schema: a dict, a boolean or JSON text; it means what JSON Schema says.
+        order: "schema" writes keys in schema order, "any" lets them come in any order.
+        whitespace: "compact", "bounded", or the most blanks in a row.
+        numbers: "plain" has no exponent and at most 17 fraction digits, "any" takes all of RFC 8259.
+    """
+
+    def __init__(
+        self,
+        schema: dict[str, Any] | bool | str,
+        *,
+        order: Literal["schema", "any"] = "schema",
+        whitespace: Literal["compact", "bounded"] | int = "compact",
+        numbers: Literal["plain", "any"] = "plain",
+    ) -> None:
+        checked_form(order, whitespace, numbers)
+        self._spec = SchemaSpec(schema_text(schema), order, whitespace, numbers)
+        super().__init__()
+
+    @property
+    def spec(self) -> SchemaSpec:
+        return self._spec
+
+    @property
+    def annotations(self) -> tuple[str, ...]:
+        """JSON pointers of what constrains nothing: annotations, unknown keywords, unknown formats."""
+        return annotations(self._spec.schema)
+
+    def __repr__(self) -> str:
+        return f"Schema({self._spec.schema!r})"
+
+
 def constraint_from_spec(spec: ConstraintSpec) -> Constraint:
     """The constraint that a specification describes; equal ones share one automaton.
 
@@ -126,7 +163,9 @@ def constraint_from_spec(spec: ConstraintSpec) -> Constraint:
             return Regex(pattern)
         case ChoicesSpec(options):
             return Choices(options)
-        case SchemaSpec() | GrammarSpec() | SubstringSpec():
+        case SchemaSpec(schema, order, whitespace, numbers):
+            return Schema(schema, order=order, whitespace=whitespace, numbers=numbers)
+        case GrammarSpec() | SubstringSpec():
             raise ConstraintError(f"{type(spec).__name__} is not supported")
     assert_never(spec)
 
@@ -146,7 +185,9 @@ def _automaton(spec: ConstraintSpec) -> Automaton:
         case ChoicesSpec(options):
             terms = Terms()
             return Automaton(terms, any_of(terms, options))
-        case SchemaSpec() | GrammarSpec() | SubstringSpec():
+        case SchemaSpec():
+            return schema_automaton(spec)
+        case GrammarSpec() | SubstringSpec():
             raise ConstraintError(f"{type(spec).__name__} is not supported")
     assert_never(spec)
 

@@ -10,6 +10,7 @@
     AND     (terms)                    all of them
     NOT     (term)                     all byte strings but its; only ever under an AND that bounds it
     REPEAT  (body, low, high | None)   low to high times: one term whatever the counts are
+    MACHINE (machine, state)           a deterministic automaton of its own making, all of whose states are live
     REF     (key)                      what `resolve(key)` says, asked for when first needed; never nullable
 
 A term is a state of the automaton: its derivative by a byte is the state after that byte (Brzozowski 1964; the
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 from forktree.backend.grammar.characters import Node, Writing, byte_node, char_node, is_whole
 from forktree.backend.grammar.codepoints import ANY, CodeSet
@@ -41,6 +42,17 @@ class Kind(IntEnum):
     NOT = 6
     REPEAT = 7
     REF = 8
+    MACHINE = 9
+
+
+class Machine(Protocol):
+    """A deterministic automaton that no term describes well (remainders, suffixes …), finite or not."""
+
+    def arcs(self, state: Any) -> Sequence[tuple[int, Any]]:
+        """(byte mask, next state) with disjoint masks, only to states from which an end is in reach."""
+        ...
+
+    def is_final(self, state: Any) -> bool: ...
 
 
 class Term:
@@ -115,6 +127,10 @@ class Terms:
 
     def ref(self, key: Hashable) -> Term:
         return self._make(Kind.REF, (key,), nullable=False, is_plain=True, flavour=None)
+
+    def machine(self, machine: Machine, state: Hashable) -> Term:
+        nullable = machine.is_final(state)
+        return self._make(Kind.MACHINE, (machine, state), nullable=nullable, is_plain=True, flavour=None)
 
     def resolved(self, ref: Term) -> Term:
         """What a reference stands for."""

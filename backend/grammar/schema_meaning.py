@@ -1,0 +1,533 @@
+"""The keywords of a schema, read as what they allow.
+
+A schema is the conjunction of its keywords. Keywords about one type are joined into one shape of that type;
+`allOf`, `anyOf`, `oneOf`, `not`, `if`, `dependent…` and references combine whole meanings. Nothing here looks into
+the children of arrays and objects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+from forktree.backend.grammar.choices import any_of
+from forktree.backend.grammar.codepoints import ANY
+from forktree.backend.grammar.decimals import MAX_DIGITS, PlainNumbers
+from forktree.backend.grammar.derivatives import Derivatives
+from forktree.backend.grammar.regex_ecma import parse_ecma
+from forktree.backend.grammar.regex_terms import search, whole_match
+from forktree.backend.grammar.remainders import Multiples
+from forktree.backend.grammar.schema_document import Document, Draft, Place
+from forktree.backend.grammar.schema_formats import (
+    KNOWN_FORMATS,
+    MAX_HOSTNAME,
+    UNDECIDED_FORMATS,
+    format_syntax,
+)
+from forktree.backend.grammar.schema_shapes import (
+    ANYTHING,
+    NEVER,
+    NOTHING,
+    Arrays,
+    Atom,
+    Contains,
+    Goal,
+    KeyRule,
+    Meaning,
+    Numbers,
+    Objects,
+    Strings,
+    both_arrays,
+    both_objects,
+    goal_of,
+    not_arrays,
+    not_objects,
+    pairs,
+    united,
+)
+from forktree.backend.grammar.schema_syntax import TYPES, check_place
+from forktree.backend.grammar.terms import Term
+from forktree.lang.errors import ConstraintError
+
+_REFUSED = {
+    "$dynamicRef": "dynamic references are not supported: use $ref",
+    "$recursiveRef": "dynamic references are not supported: use $ref",
+    "unevaluatedProperties": "unevaluatedProperties is not supported: use additionalProperties",
+    "unevaluatedItems": "unevaluatedItems is not supported: use items",
+}
+
+
+class Interpreter:
+    """Meanings of goals over one document, each worked out once."""
+
+    def __init__(self, document: Document, derivatives: Derivatives) -> None:
+        self.document = document
+        self.derivatives = derivatives
+        self.terms = derivatives.terms
+        self.numbers = PlainNumbers(self.terms)
+        self.any_body = self.terms.any_chars("json")
+        self._places: dict[str, Place] = {}
+        self._meanings: dict[Goal, Meaning] = {}
+        self._by_pointer: dict[str, Meaning] = {}
+        self._open: list[str] = []
+        self._patterns: dict[str, Term] = {}
+        self.anything = Meaning(
+            (Strings(self.any_body),),
+            (Numbers(self.numbers.number),),
+            (Arrays(),),
+            (Objects(),),
+            frozenset([True, False]),
+            True,
+        )
+
+    def goal(self, place: Place) -> Goal:
+        """The goal that a subschema is."""
+        if place.schema is True or place.schema == {}:
+            return ANYTHING
+        if place.schema is False:
+            return NEVER
+        self._places.setdefault(place.pointer, place)
+        return goal_of(("schema", place.pointer))
+
+    def pointer_of(self, goal: Goal) -> str:
+        """Where a goal comes from, for messages."""
+        for atom in sorted(goal, key=repr):
+            if atom[0] == "schema":
+                return str(atom[1])
+            if atom[0] == "not":
+                return self.pointer_of(atom[1])
+        return ""
+
+    def meaning(self, goal: Goal) -> Meaning:
+        """What a goal allows, one level deep.
+
+        Raises:
+            ConstraintError: a keyword cannot be decided, a reference leads nowhere or in a circle.
+        """
+        found = self._meanings.get(goal)
+        if found is None:
+            found = self.anything
+            for atom in sorted(goal, key=repr):
+                found = self.both(found, self._atom(atom))
+            self._meanings[goal] = found
+        return found
+
+    def _atom(self, atom: Atom) -> Meaning:
+        match atom[0]:
+            case "schema":
+                return self._schema(self._places[atom[1]])
+            case "const":
+                return self._values([json.loads(atom[1], parse_float=Decimal)])
+            case "not":
+                return self.complement(self.meaning(atom[1]))
+        return NOTHING
+
+    # -- one schema -----------------------------------------------------------------------------------
+
+    def _schema(self, place: Place) -> Meaning:
+        found = self._by_pointer.get(place.pointer)
+        if found is None:
+            if place.pointer in self._open:
+                raise ConstraintError("the schema refers to itself without end", pointer=place.pointer)
+            self._open.append(place.pointer)
+            try:
+                found = self._by_pointer[place.pointer] = self._read(place)
+            finally:
+                self._open.pop()
+        return found
+
+    def _read(self, place: Place) -> Meaning:
+        schema = place.schema
+        check_place(self.document, place)
+        if isinstance(schema, bool):
+            return self.anything if schema else NOTHING
+        if "$ref" in schema and self.document.draft <= Draft.D7:
+            return self._reference(place)  # its neighbours mean nothing in these drafts
+        for keyword, reason in _REFUSED.items():
+            if keyword in schema:
+                raise ConstraintError(reason, pointer=f"{place.pointer}/{keyword}")
+        found = self._own(place)
+        for keyword, read in self._applicators().items():
+            if keyword in schema:
+                found = self.both(found, read(place))
+        return found
+
+    def _applicators(self) -> dict[str, Callable[[Place], Meaning]]:
+        return {
+            "const": lambda place: self._values([place.schema["const"]]),
+            "enum": lambda place: self._values(place.schema["enum"]),
+            "$ref": self._reference,
+            "allOf": self._all_of,
+            "anyOf": lambda place: united(map(self._schema, self._each(place, "anyOf"))),
+            "oneOf": self._one_of,
+            "not": lambda place: self.complement(self._schema(self.document.child(place, "not"))),
+            "if": self._conditional,
+            "dependentRequired": partial(self._dependent, "dependentRequired"),
+            "dependentSchemas": partial(self._dependent, "dependentSchemas"),
+            "dependencies": partial(self._dependent, "dependencies"),
+        }
+
+    def _each(self, place: Place, keyword: str) -> list[Place]:
+        return [self.document.child(place, keyword, at) for at in range(len(place.schema[keyword]))]
+
+    def _reference(self, place: Place) -> Meaning:
+        target = self.document.resolve(place, "$ref")
+        return self._schema(target)
+
+    def _all_of(self, place: Place) -> Meaning:
+        found = self.anything
+        for one in self._each(place, "allOf"):
+            found = self.both(found, self._schema(one))
+        return found
+
+    def _one_of(self, place: Place) -> Meaning:
+        """Exactly one: each branch without the others, where they can meet at all."""
+        meanings = [self._schema(one) for one in self._each(place, "oneOf")]
+        found = []
+        for at, meaning in enumerate(meanings):
+            for other, excluded in enumerate(meanings):
+                if other != at and not self._is_disjoint(meaning, excluded):
+                    meaning = self.both(meaning, self.complement(excluded))
+            found.append(meaning)
+        return united(found)
+
+    def _conditional(self, place: Place) -> Meaning:
+        condition = self._schema(self.document.child(place, "if"))
+        branches = []
+        for keyword, branch in (("then", condition), ("else", self.complement(condition))):
+            if keyword in place.schema:
+                branch = self.both(branch, self._schema(self.document.child(place, keyword)))
+            branches.append(branch)
+        return united(branches)
+
+    def _dependent(self, keyword: str, place: Place) -> Meaning:
+        found = self.anything
+        for name in place.schema[keyword]:
+            absent = Objects(rules=(KeyRule(named=((name, NEVER),)),))
+            demand = place.schema[keyword][name]
+            if isinstance(demand, list):
+                present = [Objects(required=tuple(dict.fromkeys((name, *demand))))]
+            else:
+                then = self._schema(self.document.child(place, keyword, name))
+                present = [both_objects(Objects(required=(name,)), one) for one in then.objects]
+            found = self.both(found, self._only_objects([absent, *present]))
+        return found
+
+    def _only_objects(self, objects: list[Objects]) -> Meaning:
+        every = self.anything
+        return Meaning(every.strings, every.numbers, every.arrays, tuple(objects), every.booleans, every.null)
+
+    # -- keywords about one type ----------------------------------------------------------------------
+
+    def _own(self, place: Place) -> Meaning:
+        named = place.schema.get("type", list(TYPES))
+        types = set(named if isinstance(named, list) else [named])
+        is_integer = "integer" in types and "number" not in types
+        return Meaning(
+            self._strings(place) if "string" in types else (),
+            self._numbers(place, is_integer=is_integer) if types & {"integer", "number"} else (),
+            self._arrays(place) if "array" in types else (),
+            self._objects(place) if "object" in types else (),
+            frozenset([True, False]) if "boolean" in types else frozenset(),
+            "null" in types,
+        )
+
+    def _strings(self, place: Place) -> tuple[Strings, ...]:
+        schema = place.schema
+        parts = [self.any_body]
+        low, high = int(schema.get("minLength", 0)), schema.get("maxLength")
+        if low or high is not None:
+            char = self.terms.char(ANY, "json")
+            if high is not None and high < low:
+                raise ConstraintError(
+                    f"maxLength {high} is below minLength {low}", pointer=f"{place.pointer}/maxLength"
+                )
+            parts.append(self.terms.repeat(char, low, None if high is None else int(high)))
+        if "pattern" in schema:
+            parts.append(self.pattern(schema["pattern"], f"{place.pointer}/pattern"))
+        if schema.get("format") in KNOWN_FORMATS:
+            parts += self._format(schema["format"], f"{place.pointer}/format")
+        return self._live_strings(Strings(self.terms.both(parts)))
+
+    def pattern(self, pattern: str, pointer: str = "") -> Term:
+        """The JSON bodies of texts in which an ECMA-262 pattern is found."""
+        found = self._patterns.get(pattern)
+        if found is None:
+            try:
+                found = search(self.terms, parse_ecma(pattern), "json")
+            except ConstraintError as error:
+                raise ConstraintError(f"{error.reason}, {error.pointer}", pointer=pointer) from None
+            self._patterns[pattern] = found
+        return found
+
+    def _format(self, name: str, pointer: str) -> list[Term]:
+        if name in UNDECIDED_FORMATS:
+            raise ConstraintError(f"format {name!r} cannot be decided by an automaton: drop it", pointer=pointer)
+        term = self._patterns.get(f"format {name}")
+        if term is None:
+            term = self._patterns[f"format {name}"] = whole_match(self.terms, format_syntax(name), "json")
+        if name == "hostname":
+            return [term, self.terms.repeat(self.terms.char(ANY, "json"), 1, MAX_HOSTNAME)]
+        return [term]
+
+    def _numbers(self, place: Place, *, is_integer: bool) -> tuple[Numbers, ...]:
+        schema = place.schema
+        parts = [self.numbers.whole_valued] if is_integer else []
+        for keyword, exclusive, make in (
+            ("minimum", "exclusiveMinimum", self.numbers.at_least),
+            ("maximum", "exclusiveMaximum", self.numbers.at_most),
+        ):
+            strictly = schema.get(exclusive) is True
+            if keyword in schema:
+                parts.append(make(_bound(schema[keyword], f"{place.pointer}/{keyword}"), strictly=strictly))
+            if exclusive in schema and not isinstance(schema[exclusive], bool):
+                parts.append(make(_bound(schema[exclusive], f"{place.pointer}/{exclusive}"), strictly=True))
+        if "multipleOf" in schema:
+            machine = Multiples.of(_bound(schema["multipleOf"], f"{place.pointer}/multipleOf"))
+            parts.append(self.terms.machine(machine, machine.start))
+        if not is_integer or len(parts) > 1:
+            parts.append(self.numbers.number)
+        return self._live_numbers(Numbers(self.terms.both(parts), is_integer))
+
+    def _arrays(self, place: Place) -> tuple[Arrays, ...]:
+        schema = place.schema
+        items = schema.get("items", True)
+        prefix = self._each(place, "prefixItems") if "prefixItems" in schema else []
+        rest = ANYTHING
+        if isinstance(items, list):
+            prefix = self._each(place, "items")
+            if "additionalItems" in schema:
+                rest = self.goal(self.document.child(place, "additionalItems"))
+        elif "items" in schema:
+            rest = self.goal(self.document.child(place, "items"))
+        shape = Arrays(
+            tuple(map(self.goal, prefix)),
+            rest,
+            int(schema.get("minItems", 0)),
+            int(schema["maxItems"]) if "maxItems" in schema else None,
+            self._contains(place),
+            True if schema.get("uniqueItems") else None,
+        )
+        if shape.high is not None and shape.high < shape.low:
+            raise ConstraintError(
+                f"maxItems {shape.high} is below minItems {shape.low}", pointer=f"{place.pointer}/maxItems"
+            )
+        return (shape,)
+
+    def _contains(self, place: Place) -> tuple[Contains, ...]:
+        schema = place.schema
+        if "contains" not in schema:
+            return ()
+        goal = self.goal(self.document.child(place, "contains"))
+        high = schema.get("maxContains")
+        return (Contains(goal, int(schema.get("minContains", 1)), None if high is None else int(high)),)
+
+    def _objects(self, place: Place) -> tuple[Objects, ...]:
+        schema = place.schema
+        child = self.document.child
+        named = [(name, self.goal(child(place, "properties", name))) for name in schema.get("properties", {})]
+        patterns = []
+        for pattern in schema.get("patternProperties", {}):
+            self.pattern(pattern, f"{place.pointer}/patternProperties")
+            patterns.append((pattern, self.goal(child(place, "patternProperties", pattern))))
+        additional = ANYTHING
+        if "additionalProperties" in schema:
+            additional = self.goal(child(place, "additionalProperties"))
+        is_free = not named and not patterns and additional == ANYTHING
+        names = self.goal(child(place, "propertyNames")) if "propertyNames" in schema else ANYTHING
+        shape = Objects(
+            () if is_free else (KeyRule(tuple(named), tuple(patterns), additional),),
+            tuple(schema.get("required", ())),
+            int(schema.get("minProperties", 0)),
+            int(schema["maxProperties"]) if "maxProperties" in schema else None,
+            names,
+        )
+        if shape.high is not None and shape.high < shape.low:
+            raise ConstraintError(
+                f"maxProperties {shape.high} is below minProperties {shape.low}",
+                pointer=f"{place.pointer}/maxProperties",
+            )
+        return (shape,)
+
+    # -- values ---------------------------------------------------------------------------------------
+
+    def _values(self, values: list[Any]) -> Meaning:
+        strings = {value for value in values if isinstance(value, str) and not _has_surrogate(value)}
+        numbers = {
+            Decimal(value) for value in values if isinstance(value, int | Decimal) and not isinstance(value, bool)
+        }
+        return Meaning(
+            (self._string_set(frozenset(strings)),) if strings else (),
+            (self._number_set(frozenset(numbers)),) if numbers else (),
+            tuple(dict.fromkeys(_array_of(value) for value in values if isinstance(value, list))),
+            tuple(dict.fromkeys(_object_of(value) for value in values if isinstance(value, dict))),
+            frozenset(value for value in values if isinstance(value, bool)),
+            None in values,
+        )
+
+    def _string_set(self, texts: frozenset[str]) -> Strings:
+        return Strings(any_of(self.terms, texts, self.escaped_char), texts)
+
+    def escaped_char(self, char: str) -> Term:
+        """One character in every spelling that JSON has."""
+        return self.terms.char(((ord(char), ord(char) + 1),), "json")
+
+    def _number_set(self, values: frozenset[Decimal]) -> Numbers:
+        spelled = [self.numbers.equal_to(_bound(value, "")) for value in values]
+        term = self.terms.both([self.terms.alt(spelled), self.numbers.number])
+        return Numbers(term, all(value == value.to_integral_value() for value in values), values)
+
+    # -- algebra --------------------------------------------------------------------------------------
+
+    def both(self, left: Meaning, right: Meaning) -> Meaning:
+        """What both allow."""
+        if left is self.anything:
+            return right
+        if right is self.anything:
+            return left
+        arrays = (both_arrays(a, b) for a, b in pairs(left.arrays, right.arrays))
+        objects = (both_objects(a, b) for a, b in pairs(left.objects, right.objects))
+        return united(
+            [
+                Meaning(
+                    tuple(s for a, b in pairs(left.strings, right.strings) for s in self._both_strings(a, b)),
+                    tuple(n for a, b in pairs(left.numbers, right.numbers) for n in self._both_numbers(a, b)),
+                    tuple(one for one in arrays if one.high is None or one.low <= one.high),
+                    tuple(one for one in objects if one.high is None or one.low <= one.high),
+                    left.booleans & right.booleans,
+                    left.null and right.null,
+                )
+            ]
+        )
+
+    def _both_strings(self, left: Strings, right: Strings) -> tuple[Strings, ...]:
+        if left.only is None and right.only is None:
+            return self._live_strings(Strings(self.terms.both([left.term, right.term])))
+        texts = left.only if right.only is None else right.only if left.only is None else left.only & right.only
+        assert texts is not None
+        kept = frozenset(text for text in texts if all(self.has_text(one.term, text) for one in (left, right)))
+        return (self._string_set(kept),) if kept else ()
+
+    def has_text(self, body: Term, text: str) -> bool:
+        """Whether a language of JSON bodies has this text."""
+        written = json.dumps(text, ensure_ascii=False)[1:-1]
+        state = self.derivatives.run(body, written.encode("utf-8", "surrogatepass"))
+        return state is not None and state.nullable
+
+    def _both_numbers(self, left: Numbers, right: Numbers) -> tuple[Numbers, ...]:
+        is_integer = left.is_integer or right.is_integer
+        if left.only is None and right.only is None:
+            return self._live_numbers(Numbers(self.terms.both([left.term, right.term]), is_integer))
+        values = left.only if right.only is None else right.only if left.only is None else left.only & right.only
+        assert values is not None
+        kept = frozenset(value for value in values if all(self._has_number(one.term, value) for one in (left, right)))
+        if not kept:
+            return ()
+        found = self._number_set(kept)
+        return (Numbers(found.term, is_integer or found.is_integer, kept),)
+
+    def _has_number(self, term: Term, value: Decimal) -> bool:
+        from forktree.backend.grammar.decimals import plain
+
+        state = self.derivatives.run(term, plain(value).encode())
+        return state is not None and state.nullable
+
+    def _live_strings(self, shape: Strings) -> tuple[Strings, ...]:
+        return (shape,) if self.derivatives.is_live(shape.term) else ()
+
+    def _live_numbers(self, shape: Numbers) -> tuple[Numbers, ...]:
+        return (shape,) if self.derivatives.is_live(shape.term) else ()
+
+    def complement(self, meaning: Meaning) -> Meaning:
+        """Everything that the meaning excludes."""
+        found = Meaning(
+            self._not_strings(meaning.strings),
+            self._not_numbers(meaning.numbers),
+            booleans=frozenset([True, False]) - meaning.booleans,
+            null=not meaning.null,
+        )
+        arrays: tuple[Arrays, ...] = (Arrays(),)
+        for shape in meaning.arrays:
+            merged = (both_arrays(a, b) for a, b in pairs(arrays, tuple(not_arrays(shape))))
+            arrays = tuple(dict.fromkeys(one for one in merged if one.high is None or one.low <= one.high))
+        objects: tuple[Objects, ...] = (Objects(),)
+        for one in meaning.objects:
+            joined = (both_objects(a, b) for a, b in pairs(objects, tuple(not_objects(one))))
+            objects = tuple(dict.fromkeys(kept for kept in joined if kept.high is None or kept.low <= kept.high))
+        return united([found, Meaning(arrays=arrays, objects=objects)])
+
+    def _not_strings(self, shapes: tuple[Strings, ...]) -> tuple[Strings, ...]:
+        left = [self.any_body, *(self.terms.without(one.term) for one in shapes)]
+        return self._live_strings(Strings(self.terms.both(left)))
+
+    def _not_numbers(self, shapes: tuple[Numbers, ...]) -> tuple[Numbers, ...]:
+        left = [self.numbers.number, *(self.terms.without(one.term) for one in shapes)]
+        return self._live_numbers(Numbers(self.terms.both(left)))
+
+    def _is_disjoint(self, left: Meaning, right: Meaning) -> bool:
+        """Sound and quick: no value meets both. Objects are told apart by a constant or a missing name."""
+        met = self.both(
+            Meaning(left.strings, left.numbers, booleans=left.booleans, null=left.null),
+            Meaning(right.strings, right.numbers, booleans=right.booleans, null=right.null),
+        )
+        if not met.is_empty or (left.arrays and right.arrays):
+            return False
+        return all(self._objects_clash(both_objects(a, b)) for a, b in pairs(left.objects, right.objects))
+
+    def _objects_clash(self, shape: Objects) -> bool:
+        return any(self._clashes(self.key_goal(shape, name)) for name in shape.required)
+
+    def _clashes(self, goal: Goal) -> bool:
+        if goal >= NEVER:
+            return True
+        if any(atom[0] == "schema" and atom[1] in self._open for atom in goal):
+            return False
+        return self.meaning(goal).is_empty
+
+    def key_goal(self, shape: Objects, name: str) -> Goal:
+        """What the value under this key has to meet."""
+        atoms: set[Atom] = set()
+        for rule in shape.rules:
+            own = [goal for key, goal in rule.named if key == name]
+            own += [goal for pattern, goal in rule.patterns if self.has_text(self.pattern(pattern), name)]
+            for goal in own or [rule.additional]:
+                atoms |= goal
+        return NEVER if ("never",) in atoms else frozenset(atoms)
+
+
+def _array_of(value: list[Any]) -> Arrays:
+    return Arrays(tuple(_const_goal(one) for one in value), NEVER, len(value), len(value))
+
+
+def _object_of(value: dict[str, Any]) -> Objects:
+    named = tuple((name, _const_goal(one)) for name, one in value.items())
+    return Objects((KeyRule(named, (), NEVER),), tuple(value))
+
+
+def _const_goal(value: Any) -> Goal:
+    return goal_of(("const", _written(value)))
+
+
+def _written(value: Any) -> str:
+    """JSON text of a value with exact decimals."""
+    if isinstance(value, Decimal):
+        return f"{value:f}" if value.as_tuple().exponent != 0 else f"{value:f}.0"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_written, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{_written(one)}" for name, one in value.items()) + "}"
+    return json.dumps(value)
+
+
+def _bound(value: int | Decimal, pointer: str) -> Decimal:
+    exact = Decimal(value)
+    if exact and not -MAX_DIGITS <= exact.adjusted() <= MAX_DIGITS:
+        raise ConstraintError(f"the number {value} has more than {MAX_DIGITS} digits", pointer=pointer)
+    return exact
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= char <= "\udfff" for char in text)
