@@ -17,7 +17,7 @@ from forktree.backend.cache.radix import RadixCache
 from forktree.backend.engine.batch import ScoreRows, StepBatch, build_batch
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.memory import KVMemory
-from forktree.backend.engine.messages import EngineRequest, Event, Failed, Runner, SampleRow, TokenInfo
+from forktree.backend.engine.messages import EngineRequest, Event, Failed, Finished, Runner, SampleRow, TokenInfo
 from forktree.backend.engine.output import Ending, end_of_constraint, finish, sample_row, take_token
 from forktree.backend.engine.request import Phase, Sequence, make_sequence
 from forktree.backend.engine.scheduler import Scheduler, StepPlan
@@ -84,9 +84,7 @@ class EngineCore:
                 self._scheduler.abort(seq)
             except Exception:
                 _log.exception("the pages of request %d are lost", seq.id)
-            self._num_failed += 1
-            self._tell(seq, Failed(make_error()))
-        self._live.clear()
+            self._tell_last(seq, Failed(make_error()))
 
     def step(self) -> bool:
         """Compute one batch; False if there was nothing to do."""
@@ -218,10 +216,11 @@ class EngineCore:
         self._close(seq, Failed(_as_ours(what, error)))
 
     def _fail_step(self, sequences: list[Sequence], error: Exception) -> None:
+        """End the requests of a step; what their own pages hold is not trusted."""
         _log.exception("a forward pass over %d sequences failed", len(sequences))
         for seq in sequences:
-            failed = Failed(_as_ours("the model's forward pass failed", error))
-            self._close(seq, failed, is_trusted=False)
+            self._scheduler.abort(seq)
+            self._tell_last(seq, Failed(_as_ours("the model's forward pass failed", error)))
 
     def _refuse_stuck(self) -> bool:
         """No step can be planned although requests are live: a bug, told to the oldest instead of hanging."""
@@ -232,12 +231,12 @@ class EngineCore:
         self._close(next(iter(self._live.values())), Failed(error))
         return True
 
-    def _close(self, seq: Sequence, event: Event, *, is_trusted: bool = True) -> None:
+    def _close(self, seq: Sequence, event: Finished | Failed) -> None:
+        self._scheduler.finish(seq)
+        self._tell_last(seq, event)
+
+    def _tell_last(self, seq: Sequence, event: Finished | Failed) -> None:
         del self._live[seq.id]
-        if is_trusted:
-            self._scheduler.finish(seq)
-        else:
-            self._scheduler.abort(seq)
         if isinstance(event, Failed):
             self._num_failed += 1
         else:

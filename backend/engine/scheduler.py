@@ -19,7 +19,7 @@ it. Every sequence becomes the oldest, so none starves.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -85,11 +85,11 @@ class Scheduler:
 
     def finish(self, seq: Sequence) -> None:
         """Take a sequence out, waiting or running; what it computed stays cached."""
-        self._leave(seq, is_trusted=True)
+        self._leave(seq, self._memory.retire)
 
     def abort(self, seq: Sequence) -> None:
         """Take a sequence out whose last step went wrong; its own pages are not cached."""
-        self._leave(seq, is_trusted=False)
+        self._leave(seq, self._memory.discard)
 
     def share(self, seq: Sequence) -> None:
         """Let others find what a running sequence has computed."""
@@ -195,12 +195,9 @@ class Scheduler:
 
     # --- leaving -------------------------------------------------------------------------------------------
 
-    def _leave(self, seq: Sequence, *, is_trusted: bool) -> None:
+    def _leave(self, seq: Sequence, give_back: Callable[[Sequence], None]) -> None:
         if seq.phase is Phase.RUNNING:
-            if is_trusted:
-                self._memory.retire(seq)
-            else:
-                self._memory.discard(seq)
+            give_back(seq)
             _discard(self._running, seq)
         else:
             if seq is self._waiting[0]:
