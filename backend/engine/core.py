@@ -220,7 +220,7 @@ class EngineCore:
         _log.exception("a forward pass over %d sequences failed", len(sequences))
         for seq in sequences:
             self._scheduler.abort(seq)
-            self._tell_last(seq, Failed(_as_ours("the model's forward pass failed", error)))
+            self._tell_last(seq, Failed(_wrap("the model's forward pass failed", error)))
 
     def _refuse_stuck(self) -> bool:
         """No step can be planned although requests are live: a bug, told to the oldest instead of hanging."""
@@ -256,9 +256,12 @@ def _make_memory(runner: Runner) -> KVMemory:
 
 
 def _as_ours(what: str, error: Exception) -> ForktreeError:
-    """Our own errors as they are; any other as the cause of an `EngineError`, one for each request."""
-    if isinstance(error, ForktreeError):
-        return error
+    """One of our own errors as it is; any other as the cause of an `EngineError`."""
+    return error if isinstance(error, ForktreeError) else _wrap(what, error)
+
+
+def _wrap(what: str, error: Exception) -> EngineError:
+    """An error of its own for one request, with the fault as its cause."""
     ours = EngineError(f"{what}: {type(error).__name__}: {error}")
     ours.__cause__ = error
     return ours
