@@ -44,6 +44,7 @@ class Cursor:
 
     __slots__ = (
         "_cancelling",
+        "_is_working",
         "base",
         "failure",
         "feed",
@@ -76,6 +77,7 @@ class Cursor:
         self.task: asyncio.Task[None] | None = None
         self.failure: Failure | None = None
         self._cancelling: Failure | None = None
+        self._is_working = False
         self.feed = Feed()
         self.scopes: list[tuple[str, protocol.Branch | None]] = []
         self.group: tuple[Cursor, ...] = ()
@@ -231,13 +233,19 @@ class Cursor:
         while (step := self._next_step()) is not None:
             node, value = step
             try:
+                self._is_working = True
                 if self.base is not None:
                     await self._reach_base()
                 await interpreter.carry_out(self, node, value)
             except asyncio.CancelledError:
+                task = asyncio.current_task()
+                assert task is not None
+                task.uncancel()  # the task lives on: the program may append again
                 self.fail(self._cancelling or Failure(RunCancelledError("the executor was stopped")), value)
             except BaseException as error:
                 self.fail(self._failure_of(error), value)
+            finally:
+                self._is_working = False
 
     def _next_step(self) -> Step | None:
         with self.run.lock:
@@ -298,7 +306,8 @@ class Cursor:
             child.cancel(failure)
 
     def _cancel_task(self) -> None:
-        if self.task is not None and self._cancelling is not None:
+        # Between steps there is nothing to interrupt: the queue was emptied, so the task ends by itself.
+        if self.task is not None and self._cancelling is not None and self._is_working:
             self.task.cancel()
 
     def push(self, segment: protocol.Segment, shown: str = "") -> None:

@@ -266,7 +266,9 @@ class Function:
         run, kwargs = self._new_run(executor, kwargs)
         self._check(args, kwargs)
         state = State(run.cursors[0])
-        self._launch(run, state, args, kwargs, executor.bodies.submit)
+        is_nested = current_scope.get() is not None
+        submit = executor.bodies.submit_nested if is_nested else executor.bodies.submit
+        self._launch(run, state, args, kwargs, submit)
         return run, State(run.cursors[0], is_outside=True) if is_outside else state
 
     def start_nested(self, parent: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from forktree.lang.errors import LanguageError
-from forktree.runtime.executor import MAX_BODY_THREADS
+from forktree.runtime.executor import MAX_BODY_THREADS, get_executor
 from forktree.runtime.progress import ProgressBar
+from forktree.runtime.values import Callback
 
 if TYPE_CHECKING:
     from forktree.runtime.function import Function
@@ -122,6 +123,31 @@ class Batch:
             run.cancel()
 
 
+class Mailbox:
+    """Finished rows on their way to the thread that takes them; a body that waits here helps nested ones."""
+
+    def __init__(self) -> None:
+        self._results: deque[Result] = deque()
+        self._waiters: list[Callback] = []
+
+    def put(self, result: Result) -> None:
+        """From any thread."""
+        self._results.append(result)
+        waiters, self._waiters = self._waiters, []
+        for callback in waiters:
+            callback()
+
+    def take(self) -> Result:
+        """The next one; waits for it."""
+        get_executor().wait(lambda: bool(self._results), self._on_put, instead="await f.amap(...)")
+        return self._results.popleft()
+
+    def _on_put(self, callback: Callback) -> None:
+        self._waiters.append(callback)
+        if self._results:
+            callback()
+
+
 def _arguments(row: Row, index: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(row, Mapping):
         return (), dict(row)
@@ -193,7 +219,7 @@ def _iterate(
     on_error: OnError,
     ordered: bool,
 ) -> Iterator[Result]:
-    finished: queue.SimpleQueue[Result] = queue.SimpleQueue()
+    finished = Mailbox()
     batch = Batch(program, rows, limit, ordered=ordered, notify=finished.put)
     try:
         with _bar(program, rows, progress) as bar:
@@ -205,7 +231,7 @@ def _iterate(
                 batch.fill()
                 if not batch.is_running:
                     break
-                batch.finish(finished.get())
+                batch.finish(finished.take())
     finally:
         batch.cancel()
 
@@ -246,8 +272,6 @@ async def iterate_map_async(
 
 
 def _check_not_on_loop() -> None:
-    from forktree.runtime.executor import get_executor
-
     if get_executor().is_loop_thread:
         raise LanguageError("map would block the loop here: await f.amap(...), or async for over f.aimap(...)")
 
