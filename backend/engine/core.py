@@ -246,7 +246,7 @@ class EngineCore:
     def _tell(self, seq: Sequence, event: Event) -> None:
         try:
             seq.request.on_event(event)
-        except Exception:
+        except BaseException:  # a listener's fault, whatever it is, is not the engine's
             _log.exception("the listener of request %d failed on %s", seq.id, type(event).__name__)
 
 

@@ -47,7 +47,7 @@ class Engine:
         self._core = EngineCore(runner, EngineConfig() if config is None else config)
         self._ids = itertools.count()
         self._wake = threading.Condition()
-        self._inbox: deque[_Command] = deque()  # guarded by _wake, as are the next three
+        self._inbox: deque[_Command] = deque()  # filled under _wake; the next three change under it
         self._thread: threading.Thread | None = None
         self._is_closing = False
         self._failure: BaseException | None = None
@@ -116,11 +116,9 @@ class Engine:
         with self._wake:
             while not (self._inbox or self._core.has_work or self._is_closing):
                 self._wake.wait()
-            commands = list(self._inbox)
-            self._inbox.clear()
-            is_closing = self._is_closing
-        for command in commands:
-            self._carry_out(command)
+            num_commands, is_closing = len(self._inbox), self._is_closing
+        for _ in range(num_commands):  # one by one: what a bug leaves undone is still there to be told
+            self._carry_out(self._inbox.popleft())
         return not is_closing
 
     def _carry_out(self, command: _Command) -> None:
@@ -130,7 +128,11 @@ class Engine:
             case _Cancel(id):
                 self._core.cancel(id)
             case _Flush(done):
-                done.set_result(self._core.flush())
+                try:
+                    done.set_result(self._core.flush())
+                except BaseException as error:
+                    done.set_exception(error)
+                    raise
 
     def _shut(self, failure: BaseException | None) -> None:
         with self._wake:

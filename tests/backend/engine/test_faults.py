@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from engine_fakes import Driver, FakeRunner, LetterSink, Listener, ListMatcher, run_alone
 
@@ -62,9 +64,10 @@ def test_a_broken_sink_fails_its_own_request():
     assert isinstance(bad.error.__cause__, ValueError)
 
 
-def test_a_listener_that_raises_stops_nobody(caplog):
+@pytest.mark.parametrize("error", [KeyError("a bug in a listener"), asyncio.CancelledError(), SystemExit(3)])
+def test_a_listener_that_raises_stops_nobody(caplog, error):
     def listen(event):
-        raise KeyError("a bug in a listener")
+        raise error
 
     one = Driver(FakeRunner())
     good = one.submit([1, 2, 3], **GOOD)

@@ -195,6 +195,25 @@ def test_an_engine_that_dies_of_a_bug_tells_everyone_why(monkeypatch):
         submit(engine, [1])
 
 
+def test_a_bug_while_commands_are_carried_out_leaves_nobody_waiting(monkeypatch):
+    runner = Gated()
+    engine = Engine(runner)
+    waiters = [submit(engine, [1, 2], max_tokens=9)[1]]
+    assert runner.is_inside.wait(WAIT_S)
+    add = EngineCore.add
+
+    def faulty_add(self, seq):
+        if seq.id == 1:
+            raise ZeroDivisionError("a bug in the engine")
+        add(self, seq)
+
+    monkeypatch.setattr(EngineCore, "add", faulty_add)
+    waiters += [submit(engine, [1, 2], max_tokens=9)[1] for _ in range(3)]
+    runner.gate.set()
+    for waiter in (waiters[0], *waiters[2:]):
+        assert isinstance(waiter.wait().error.__cause__, ZeroDivisionError)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
