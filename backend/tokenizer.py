@@ -72,7 +72,9 @@ class Tokenizer:
         self.strips_first_blank = strips_first_blank(description)
         self.markup_ids = frozenset(_markup_ids(hf, description))
         self.hidden_ids = frozenset(_hidden_ids(hf, description))
-        self.token_bytes = _spell_all(description, self.spelling, self._count(description))
+        self.num_tokens = _count_tokens(description)
+        size = max([self.num_tokens, *map(_width, self._configs)])
+        self.token_bytes = _spell_all(description, self.spelling, size)
         self._has_prefix_rule = has_prefix_rule(description)
         self._plain = self._bare = self._anchored = _plain_clone(description, self.markup_ids)
         if self._has_prefix_rule:
@@ -259,12 +261,6 @@ class Tokenizer:
         """Ids that plain text must not become; the unknown token is what unknown characters are."""
         return self.markup_ids - {self.hf.unk_token_id}
 
-    def _count(self, description: Description) -> int:
-        in_model = description["model"]["vocab"]
-        largest = max((token["id"] for token in description["added_tokens"]), default=-1)
-        widths = [_width(config) for config in self._configs]
-        return max(len(in_model), largest + 1, *widths) if widths else max(len(in_model), largest + 1)
-
 
 class TextDecoder:
     """Tokens to text, incrementally: never half a character, and the joined pieces equal the whole.
@@ -396,6 +392,12 @@ def _hidden_ids(hf: Any, description: Description) -> Iterator[int]:
     for token in description["added_tokens"]:
         if token["special"]:
             yield token["id"]
+
+
+def _count_tokens(description: Description) -> int:
+    """One more than the largest id of a token; ids from there on pad the output layer."""
+    largest = max((token["id"] for token in description["added_tokens"]), default=-1)
+    return max(len(description["model"]["vocab"]), largest + 1)
 
 
 def _spell_all(description: Description, spelling: Spelling, count: int) -> tuple[bytes, ...]:

@@ -1,0 +1,287 @@
+"""The backend that computes on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.messages import Emitted, EngineRequest, Failed, Finished
+from forktree.backend.local_answers import completion_of, scores_of
+from forktree.backend.local_model import LocalModel
+from forktree.backend.local_raw import RawCompletion, generate_raw
+from forktree.backend.local_requests import Work, engine_request, plan_generation
+from forktree.backend.local_source import FolderSource, ModelSource, Report, check_count
+from forktree.backend.mailbox import Courier, Mailbox
+from forktree.lang.constraints import ConstraintSpec, HasSpec
+from forktree.lang.errors import EngineError
+from forktree.lang.sampling import Sampling
+from forktree.runtime.protocol import (
+    Branch,
+    Capabilities,
+    Completion,
+    Delta,
+    GenerateRequest,
+    ScoreRequest,
+    ScoreResult,
+)
+
+if TYPE_CHECKING:
+    from forktree.backend.engine.stats import EngineStats
+
+T = TypeVar("T")
+
+_CAPABILITIES = Capabilities(
+    tokens=True,
+    constraints=frozenset({"RegexSpec", "ChoicesSpec", "SchemaSpec", "GrammarSpec", "SubstringSpec"}),
+    score=True,
+    logprobs=True,
+)
+_NUM_PLANNERS = 2  # threads that render prompts and compile constraints
+
+
+class Local:
+    """A model on this machine, behind an engine that shares every common prefix.
+
+    Nothing is loaded until it is needed: the tokenizer for `tokens` and `tokenize`, the model for the rest.
+    One Local serves any number of threads and event loops. It is a context manager; `close` frees the model.
+
+    Args:
+        model: an alias ("smollm2-135m"), a folder, a GGUF file or a hub id.
+        device: "auto" or "cpu".
+        dtype: of activations: "auto" or "float32".
+        quantize: weights: "none" keeps float32, "fp16" packs them, "auto" takes what is exact and fast here.
+        kv_tokens: tokens of the KV pool; None takes a share of the free memory.
+        page_size: tokens of a page of the pool, a power of two; None is 16.
+        max_running: most sequences computed at a time; None is 64.
+    Raises:
+        ValueError, TypeError: an argument is out of range. A model that cannot be had is a ModelError later.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] = "smollm2-135m",
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        quantize: Literal["auto", "none", "fp16"] = "auto",
+        kv_tokens: int | None = None,
+        page_size: int | None = None,
+        max_running: int | None = None,
+    ) -> None:
+        source = FolderSource(
+            model=model, device=device, dtype=dtype, quantize=quantize, kv_tokens=kv_tokens, page_size=page_size
+        )
+        self._store(source, _engine_config(max_running))
+
+    @classmethod
+    def over(cls, source: ModelSource, config: EngineConfig | None = None) -> Self:
+        """A Local over a model that comes from elsewhere than a folder."""
+        local = cls.__new__(cls)
+        local._store(source, EngineConfig() if config is None else config)
+        return local
+
+    def _store(self, source: ModelSource, config: EngineConfig) -> None:
+        self._model = LocalModel(source, config)
+        self._planners = ThreadPoolExecutor(_NUM_PLANNERS, thread_name_prefix="forktree-plan")
+        self._couriers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Courier] = weakref.WeakKeyDictionary()
+        self._closer = weakref.finalize(self, _close, self._model, self._planners)  # also at exit
+
+    def __repr__(self) -> str:
+        return f"Local({self._model.name!r})"
+
+    @property
+    def name(self) -> str:
+        return f"local:{self._model.name}"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return _CAPABILITIES
+
+    # --- the protocol --------------------------------------------------------------------------------------
+
+    async def stream(self, request: GenerateRequest) -> AsyncIterator[Delta | Completion]:
+        """Generate: deltas of the value as they are made, then one Completion."""
+        work = await self._off_loop(self._plan, request)
+        value: list[str] = []
+        async for event in self._events(work):
+            if event.text:
+                value.append(event.text)
+                yield Delta(event.text)
+            if isinstance(event, Finished):
+                yield completion_of(event, "".join(value), work, self._model.tokenizer())
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Log-probabilities of every option; equal options are computed once, and the branch once for all.
+
+        An empty option has no ids. With `unconditional`, the ids that are scored are also scored behind the
+        start of a text alone.
+        """
+        plan = await self._off_loop(lambda: self._model.renderer().options(request.branch, request.options))
+        scored = {ids: ids[plan.score_from :] for ids, option in zip(plan.ids, request.options, strict=True) if option}
+        start = self._model.tokenizer().start_ids
+        wholes = [ids for ids, tail in scored.items() if tail]
+        alone = list({scored[ids] for ids in wholes}) if request.unconditional else []
+        jobs = [(ids, plan.score_from) for ids in wholes] + [((*start, *ids), len(start)) for ids in alone]
+        finished = await self._finish_all(jobs)
+        return scores_of(
+            plan,
+            request.options,
+            dict(zip(wholes, finished, strict=False)),
+            dict(zip(alone, finished[len(wholes) :], strict=True)),
+        )
+
+    async def prefill(self, branch: Branch) -> None:
+        """Compute the branch and cache it."""
+        ids = await self._off_loop(lambda: self._model.renderer().ids(branch))
+        if ids:
+            await self._finish_all([(ids, None)])
+
+    async def tokens(self, branch: Branch | None) -> tuple[int, ...]:
+        """The ids that the branch renders to."""
+        return await self._off_loop(lambda: self._model.renderer().ids(branch))
+
+    # --- the raw door --------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompts: str | Sequence[str | Sequence[int]],
+        sampling: Sampling | None = None,
+        *,
+        markup: bool = False,
+        constraint: ConstraintSpec | HasSpec | None = None,
+    ) -> list[RawCompletion]:
+        """Continue prompts as they are: no template, no healing, the tokenizer's own BOS rule for text.
+
+        Args:
+            prompts: texts or lists of token ids, in any mixture; one text alone is a list of one.
+            markup: special-token spellings in the texts count as special tokens.
+            constraint: what every output must satisfy.
+        Returns:
+            One completion a prompt, in order; with `sampling.n` that many in a row for each.
+        Raises:
+            TypeError, ValueError: a prompt is no prompt. BackendError and its kin: as in a program; all
+            requests have ended when it is raised.
+        """
+        self._model.load()
+        return generate_raw(self._model, prompts, sampling or Sampling(), markup=markup, constraint=constraint)
+
+    def tokenize(self, text: str, *, markup: bool = False) -> list[int]:
+        """The ids of a text, without BOS; with `markup`, special-token spellings become special tokens."""
+        return self._model.tokenizer().encode(text, markup=markup)
+
+    def detokenize(self, ids: Iterable[int]) -> str:
+        """The text of ids; special tokens have none. Raises ValueError: an id is outside the vocabulary."""
+        return self._model.tokenizer().decode(ids)
+
+    # --- life ----------------------------------------------------------------------------------------------
+
+    def load(self, report: Report | None = None) -> Self:
+        """Load the model now, where the first use would do it; `report` is told about a download's progress.
+
+        Raises ModelError: it cannot be had; the message says what to do.
+        """
+        self._model.load(report)
+        return self
+
+    def stats(self) -> EngineStats:
+        """A snapshot of what the engine has done and holds; all zero before the model is loaded."""
+        return self._model.stats()
+
+    def flush_cache(self) -> int:
+        """Forget every cached token that no running request uses; returns how many pages that freed."""
+        return self._model.flush()
+
+    def close(self) -> None:
+        """Stop, and release the model. Every waiter gets an EngineError; closing twice is harmless."""
+        self._closer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # --- between loop and engine ---------------------------------------------------------------------------
+
+    def _plan(self, request: GenerateRequest) -> Work:
+        self._model.load()
+        return plan_generation(request, self._model.renderer(), self._model.tokenizer())
+
+    async def _off_loop(self, compute: Callable[..., T], *args: Any) -> T:
+        """Run a part that may take long on a planner's thread."""
+        self._model.check_open()
+        try:
+            job = asyncio.get_running_loop().run_in_executor(self._planners, compute, *args)
+        except RuntimeError as error:  # closed in the meantime
+            raise EngineError(f"{self!r} was closed") from error
+        return await job
+
+    def _courier(self) -> Courier:
+        loop = asyncio.get_running_loop()
+        courier = self._couriers.get(loop)
+        if courier is None:
+            courier = self._couriers[loop] = Courier(loop)
+        return courier
+
+    async def _events(self, work: Work) -> AsyncIterator[Emitted | Finished]:
+        """The events of one generation; leaving early cancels it."""
+        engine, mailbox, courier = self._model.engine(), Mailbox(), self._courier()
+        id = engine.submit(engine_request(work, lambda event: courier.send(mailbox, 0, event)))
+        is_live = True
+        try:
+            while is_live:
+                for _, event in await mailbox.take():
+                    is_live = isinstance(event, Emitted)
+                    if isinstance(event, Failed):
+                        raise event.error
+                    yield event
+        finally:
+            if is_live:
+                engine.cancel(id)
+
+    async def _finish_all(self, jobs: Sequence[tuple[tuple[int, ...], int | None]]) -> list[Finished]:
+        """Compute prompts and the scores asked for; the first fault cancels the others and is raised."""
+        if not jobs:
+            return []
+        await self._off_loop(self._model.load)
+        engine, mailbox, courier = self._model.engine(), Mailbox(), self._courier()
+        live: dict[int, int] = {}
+        done: dict[int, Finished] = {}
+        try:
+            for index, (ids, score_from) in enumerate(jobs):
+                live[index] = engine.submit(
+                    EngineRequest(
+                        ids=ids,
+                        score_from=score_from,
+                        on_event=lambda event, index=index: courier.send(mailbox, index, event),
+                    )
+                )
+            while live:
+                for index, event in await mailbox.take():
+                    if isinstance(event, Emitted):
+                        continue
+                    del live[index]
+                    if isinstance(event, Failed):
+                        raise event.error
+                    done[index] = event
+        finally:
+            for id in live.values():
+                engine.cancel(id)
+        return [done[index] for index in range(len(jobs))]
+
+
+def _engine_config(max_running: int | None) -> EngineConfig:
+    check_count("max_running", max_running)
+    if max_running is None:
+        return EngineConfig()
+    return EngineConfig(max_running=max_running, max_step_tokens=max(max_running, EngineConfig().max_step_tokens))
+
+
+def _close(model: LocalModel, planners: ThreadPoolExecutor) -> None:
+    model.close()
+    planners.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,86 @@
+"""From what the engine made to what a program appends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from forktree.backend.engine.messages import Finished, TokenInfo
+from forktree.backend.local_requests import Work
+from forktree.backend.render import Options
+from forktree.backend.tokenizer import Place, Tokenizer
+from forktree.runtime.protocol import Completion, Generated, OptionScore, ScoreResult, TokenLogprob, Usage
+
+
+def completion_of(finished: Finished, value: str, work: Work, tokenizer: Tokenizer) -> Completion:
+    """The answer to one generation; `value` is all its text, without what healing repeats."""
+    return Completion(
+        segment=_segment_of(finished, value, work, tokenizer),
+        finish_reason=finished.reason,
+        is_complete=_is_complete(finished, value, work),
+        stop=finished.stop,
+        usage=usage_of(finished, work),
+        logprobs=logprobs_of(finished.tokens, work, tokenizer),
+    )
+
+
+def usage_of(finished: Finished, work: Work) -> Usage:
+    return Usage(finished.num_prompt, finished.num_cached, work.sink.num_tokens)
+
+
+def logprobs_of(tokens: Sequence[TokenInfo], work: Work, tokenizer: Tokenizer) -> tuple[TokenLogprob, ...]:
+    """One entry a kept token, if they were asked for."""
+    if work.params.num_logprobs is None:
+        return ()
+    return tuple(
+        TokenLogprob(info.token, tokenizer.decode([info.token], place=Place.INSIDE), info.logprob, info.top)
+        for info in tokens
+        if info.logprob is not None
+    )
+
+
+def _segment_of(finished: Finished, value: str, work: Work, tokenizer: Tokenizer) -> Generated:
+    """The ids that spell exactly what is kept.
+
+    A stop may cut a token in two; what is kept of it is spelled anew. Where not even the healed prefix was
+    written again, its token stays as it was.
+    """
+    prompt = work.prompt
+    num_bytes = sum(len(tokenizer.token_bytes[id]) for id in finished.ids)
+    if num_bytes < len(prompt.prefix):
+        return Generated(value, tuple(tokenizer.encode(value, place=Place.INSIDE)))
+    tail = tokenizer.encode(finished.tail_text, place=Place.INSIDE) if finished.tail_text else []
+    return Generated(value, (*finished.ids, *tail), prompt.num_withdrawn)
+
+
+def _is_complete(finished: Finished, value: str, work: Work) -> bool:
+    """Whether the whole value satisfies the constraint; a stop string may have cut what the matcher saw."""
+    if work.constraint is None:
+        return True
+    if isinstance(finished.stop, str):
+        return bool(work.constraint.accepts(value))
+    return finished.is_complete
+
+
+def scores_of(
+    plan: Options,
+    options: Sequence[str],
+    logprobs: dict[tuple[int, ...], Finished],
+    alone: dict[tuple[int, ...], Finished],
+) -> ScoreResult:
+    """Scores in the order of the options.
+
+    Args:
+        logprobs: what the engine made of each distinct sequence of `plan.ids`.
+        alone: the same for the scored ids of each, behind nothing but the start; empty if not asked for.
+    """
+    scores = []
+    for ids, option in zip(plan.ids, options, strict=True):
+        scored = ids[plan.score_from :] if option else ()
+        unconditional = alone[scored].prompt_logprobs if scored in alone else () if alone else None
+        scores.append(OptionScore(scored, logprobs[ids].prompt_logprobs if scored else (), unconditional))
+    usage = Usage(
+        prompt_tokens=plan.score_from,
+        cached_tokens=min((finished.num_cached for finished in logprobs.values()), default=0),
+        completion_tokens=sum(len(score.ids) for score in scores),
+    )
+    return ScoreResult(tuple(scores), usage)

@@ -1,0 +1,93 @@
+"""The parts of a local backend, loaded when first needed and released at the end."""
+
+from __future__ import annotations
+
+import threading
+
+from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.loop import Engine
+from forktree.backend.engine.stats import EngineStats
+from forktree.backend.local_source import ModelSource, Report
+from forktree.backend.render import Renderer
+from forktree.backend.tokenizer import Tokenizer
+from forktree.lang.errors import EngineError
+
+
+class LocalModel:
+    """Tokenizer, renderer and engine of one model. Every method may be called from any thread.
+
+    Every method raises EngineError after `close`, and ModelError where the model cannot be had (a later call
+    tries again).
+    """
+
+    def __init__(self, source: ModelSource, config: EngineConfig) -> None:
+        self._source = source
+        self._config = config
+        self._loading = threading.Lock()  # one thread loads, the others wait
+        self._text: tuple[Tokenizer, Renderer] | None = None
+        self._engine: Engine | None = None
+        self._is_closed = False
+
+    @property
+    def name(self) -> str:
+        return self._source.name
+
+    def check_open(self) -> None:
+        if self._is_closed:
+            raise EngineError(f"the local backend for {self.name!r} is closed; make a new Local()")
+
+    def tokenizer(self) -> Tokenizer:
+        return self._load_text()[0]
+
+    def renderer(self) -> Renderer:
+        return self._load_text()[1]
+
+    def engine(self) -> Engine:
+        """The running engine, loaded if need be."""
+        self.load()
+        engine = self._engine
+        if engine is None:  # closed since
+            self.check_open()
+        assert engine is not None
+        return engine
+
+    def load(self, report: Report | None = None) -> None:
+        """Load everything that is not loaded yet."""
+        self.check_open()
+        if self._engine is not None:
+            return
+        tokenizer, _ = self._load_text(report)
+        with self._loading:
+            self.check_open()
+            if self._engine is None:
+                self._engine = Engine(self._source.load_runner(tokenizer), self._config)
+
+    def stats(self) -> EngineStats:
+        self.check_open()
+        engine = self._engine
+        return EngineStats() if engine is None else engine.stats()
+
+    def flush(self) -> int:
+        self.check_open()
+        engine = self._engine
+        return 0 if engine is None else engine.flush()
+
+    def close(self) -> None:
+        """Release everything; waits for a load that is under way."""
+        self._is_closed = True
+        with self._loading:
+            engine, self._engine, self._text = self._engine, None, None
+        if engine is not None:
+            engine.close()
+
+    def _load_text(self, report: Report | None = None) -> tuple[Tokenizer, Renderer]:
+        self.check_open()
+        text = self._text
+        if text is not None:
+            return text
+        with self._loading:
+            self.check_open()
+            if self._text is None:
+                tokenizer = self._source.load_tokenizer(report)
+                self._text = (tokenizer, Renderer(tokenizer))
+            return self._text

@@ -1,0 +1,102 @@
+"""Where a local backend gets its tokenizer and its model from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from forktree.backend.engine.messages import Runner
+    from forktree.backend.tokenizer import Tokenizer
+
+Report = Callable[[str, int, int], None]
+"""Called with (what is being done, steps done, steps in all); 0 steps in all means unknown."""
+
+_MAX_PAGE_SIZE = 128
+
+
+class ModelSource(Protocol):
+    """Makes the two parts that an engine is put together from. Each is asked for once, from any thread."""
+
+    @property
+    def name(self) -> str: ...
+
+    def load_tokenizer(self, report: Report | None = None) -> Tokenizer: ...
+
+    def load_runner(self, tokenizer: Tokenizer) -> Runner: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderSource:
+    """A model by name, fetched on first use. Arguments are checked when it is made; see `Local` for them.
+
+    Raises ValueError or TypeError: an argument is out of range; the message names it, the value and the fix.
+    """
+
+    model: str | os.PathLike[str]
+    device: str = "auto"
+    dtype: str = "auto"
+    quantize: Literal["auto", "none", "fp16"] = "auto"
+    kv_tokens: int | None = None
+    page_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, (str, os.PathLike)) or not os.fspath(self.model):
+            raise TypeError(f"model must be a name, a folder or a GGUF file, not {self.model!r}")
+        _check_one_of("device", self.device, ("auto", "cpu"))
+        _check_one_of("dtype", self.dtype, ("auto", "float32"))
+        _check_one_of("quantize", self.quantize, ("auto", "none", "fp16"))
+        check_count("kv_tokens", self.kv_tokens)
+        check_count("page_size", self.page_size)
+        size = self.page_size
+        if size is not None and (size > _MAX_PAGE_SIZE or size & (size - 1)):
+            raise ValueError(f"page_size must be a power of two from 1 to {_MAX_PAGE_SIZE}, not {size}")
+
+    @property
+    def name(self) -> str:
+        return os.fspath(self.model)
+
+    def load_tokenizer(self, report: Report | None = None) -> Tokenizer:
+        """Raises ModelError: there is no such model, or its tokenizer cannot be used."""
+        from forktree.backend.tokenizer import Tokenizer
+
+        return Tokenizer.load(self._folder(report))
+
+    def load_runner(self, tokenizer: Tokenizer) -> Runner:
+        """Raises ModelError: the weights cannot be used."""
+        from forktree.backend.model.runner import load_runner
+
+        return load_runner(
+            self._resolved,
+            quantize=self.quantize,
+            device=self.device,
+            kv_tokens=self.kv_tokens,
+            page_size=self.page_size,
+            vocab_size=tokenizer.num_tokens,
+        )
+
+    def _folder(self, report: Report | None) -> Path:
+        from forktree.backend.model.store import resolve_model
+
+        return resolve_model(self.model, report=report)
+
+    @cached_property
+    def _resolved(self) -> Path:
+        return self._folder(None)
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raises ValueError: it is neither None nor a whole number from 1 on."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be None or a whole number from 1 on, not {value!r}")
+
+
+def _check_one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}")
