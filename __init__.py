@@ -1,1 +1,144 @@
-"""forktree."""
+"""forktree: a structured-generation language and runtime. One tree, from the program to the kernel.
+
+    import forktree as ft
+
+    @ft.function
+    def capital(s, country):
+        s += ft.user(f"What is the capital of {country}?")
+        s += ft.assistant(ft.gen("answer", max_tokens=32))
+
+    print(capital.run("France")["answer"])
+
+Names load when they are first used: importing this package loads neither torch nor transformers nor numpy. With
+no `use()`, the first run makes a `Local()`: the built-in model, on this machine.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from forktree.lang.errors import (
+    AuthenticationError,
+    BackendError,
+    ConstraintError,
+    ContextLengthError,
+    EngineError,
+    ForktreeError,
+    IncompleteError,
+    LanguageError,
+    ModelError,
+    RateLimitError,
+    RoleError,
+    RunCancelledError,
+    ServerError,
+    TimeoutError,
+    TraceError,
+    UndefinedVariableError,
+    UnsupportedError,
+)
+from forktree.lang.expressions import (
+    assistant,
+    gen,
+    gen_int,
+    gen_string,
+    image,
+    markup,
+    role,
+    role_begin,
+    role_end,
+    select,
+    system,
+    tool,
+    user,
+)
+from forktree.lang.program import Program
+from forktree.lang.sampling import Sampling
+from forktree.runtime.defaults import get_defaults, use
+from forktree.runtime.function import Function, function
+from forktree.runtime.map import Result
+from forktree.runtime.record import Meta
+from forktree.runtime.state import State
+
+if TYPE_CHECKING:
+    from forktree.backend.fake import Fake
+    from forktree.backend.grammar.constraints import Choices, Regex, Schema
+    from forktree.backend.local import Local
+    from forktree.runtime.protocol import Backend
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "Choices": "forktree.backend.grammar.constraints",
+    "Fake": "forktree.backend.fake",
+    "Local": "forktree.backend.local",
+    "Regex": "forktree.backend.grammar.constraints",
+    "Schema": "forktree.backend.grammar.constraints",
+}
+
+__all__ = [
+    "AuthenticationError",
+    "BackendError",
+    "Choices",
+    "ConstraintError",
+    "ContextLengthError",
+    "EngineError",
+    "Fake",
+    "ForktreeError",
+    "Function",
+    "IncompleteError",
+    "LanguageError",
+    "Local",
+    "Meta",
+    "ModelError",
+    "Program",
+    "RateLimitError",
+    "Regex",
+    "Result",
+    "RoleError",
+    "RunCancelledError",
+    "Sampling",
+    "Schema",
+    "ServerError",
+    "State",
+    "TimeoutError",
+    "TraceError",
+    "UndefinedVariableError",
+    "UnsupportedError",
+    "assistant",
+    "function",
+    "gen",
+    "gen_int",
+    "gen_string",
+    "image",
+    "markup",
+    "role",
+    "role_begin",
+    "role_end",
+    "select",
+    "system",
+    "tool",
+    "use",
+    "user",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'forktree' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
+
+def _make_default_backend() -> Backend:
+    from forktree.backend.local import Local
+
+    return Local()
+
+
+get_defaults().set_factory(_make_default_backend)

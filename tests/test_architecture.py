@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "tutorials": ("forktree",),
 }
 THIRD_PARTY = {
-    "lang": {"pydantic"},
+    "lang": {"pydantic", "typing_extensions"},  # the second comes with the first
     "runtime": {"rich"},
     "kernels": {"torch", "triton", "numpy", "filelock"},
 }
@@ -53,7 +53,16 @@ def imports_of(path: Path) -> Iterator[Import]:
             yield from (Import(alias.name, node.lineno, at_top=top) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
-            yield Import(node.module or "", node.lineno, at_top=top)
+            yield from (
+                Import(name, node.lineno, at_top=top) for name in {_target(node, alias) for alias in node.names}
+            )
+
+
+def _target(node: ast.ImportFrom, alias: ast.alias) -> str:
+    """`from package import module` names the module, `from module import thing` the module too."""
+    module = node.module or ""
+    inner = ROOT.joinpath(*module.split(".")[1:], f"{alias.name}.py")
+    return f"{module}.{alias.name}" if module.startswith("forktree.") and inner.is_file() else module
 
 
 def _is_type_checking(node: ast.AST) -> bool:

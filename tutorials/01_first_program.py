@@ -24,7 +24,8 @@ print(repr(state["ending"]))
 
 # The state knows its whole text, and what each generation took.
 print(repr(state.text()))
-print(state.meta("ending").finish_reason, state.meta("ending").usage)
+meta = state.meta("ending")
+print(meta.finish_reason, meta.prompt_tokens, "tokens in,", meta.completion_tokens, "out")
 
 # --- Roles --------------------------------------------------------------------------------------------------
 #
@@ -57,8 +58,8 @@ def two_questions(s, first, second):
 
 
 state = two_questions.run("Name a colour.", "Name another one.")
-usage = state.meta("second").usage
-print(f"second prompt: {usage.prompt_tokens} tokens, {usage.cached_tokens} of them cached")
+meta = state.meta("second")
+print(f"second prompt: {meta.prompt_tokens} tokens, {meta.cached_tokens} of them cached")
 
 # --- Streaming ----------------------------------------------------------------------------------------------
 #

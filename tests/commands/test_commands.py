@@ -1,0 +1,154 @@
+"""The command line: help with an example, errors that say what would be right, exit codes that mean something."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forktree.commands.main import COMMANDS, main
+
+NAMES = [module.__name__.rsplit(".", 1)[1] for module in COMMANDS]
+
+PROGRAMS = """
+import forktree as ft
+
+@ft.function
+def complete(s, start, words=1):
+    s += start + ft.gen("end", max_tokens=4 * words, temperature=0)
+    return len(s["end"])
+
+@ft.function
+def broken(s, start):
+    raise RuntimeError(f"no luck with {start}")
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    path = tmp_path / "programs.py"
+    path.write_text(PROGRAMS)
+    return path
+
+
+def forktree(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "forktree", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=240, cwd="/", check=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([name, "--help"])
+    assert exit_.value.code == 0
+    assert f"forktree {name}" in capsys.readouterr().out.split("example:")[1]
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    import forktree
+
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.strip() == f"forktree {forktree.__version__}"
+
+
+def test_an_unknown_command_is_a_usage_error_that_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["rnu"])
+    assert exit_.value.code == 2
+    assert all(name in capsys.readouterr().err for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("{file}.gone", "no file"),
+        ("{file}:gone", "no program 'gone'; its programs: broken, complete"),
+        ("{file}", "2 programs (broken, complete); name one"),
+    ],
+)
+def test_a_program_that_cannot_be_found_is_named(
+    programs: Path, target: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", target.format(file=programs)]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_wrong_argument_says_what_would_be_right(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", f"{programs}:complete", "--arg", "start"]) == 1
+    assert "NAME=VALUE, not 'start'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("line", "message"), [("{", ":2 is not JSON"), ("[1]", ":2 must be an object")])
+def test_a_broken_row_is_named_with_its_line(
+    programs: Path, tmp_path: Path, line: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"start": "x"}\n' + line + "\n")
+    assert main(["run", f"{programs}:complete", "--rows", str(rows)]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_an_unknown_model_is_an_error_with_the_known_names(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", f"{programs}:complete", "--arg", "start=x", "--model", "gpt-7"]) == 1
+    assert "smollm2-135m" in capsys.readouterr().err
+
+
+@pytest.mark.model
+def test_pull_prints_the_folder(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pull"]) == 0
+    assert capsys.readouterr().out.strip() == str(model_dir)
+
+
+@pytest.mark.model
+def test_run_prints_the_text_and_the_variables(programs: Path, model_dir: Path) -> None:
+    done = forktree("run", f"{programs}:complete", "--arg", "start=The capital of France is", "--arg", "words=2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("The capital of France is")
+    shown = json.loads(done.stderr.strip().splitlines()[-1])
+    assert done.stdout.rstrip("\n").endswith(shown["variables"]["end"].rstrip("\n"))
+    assert shown["value"] == len(shown["variables"]["end"])
+
+
+@pytest.mark.model
+def test_run_over_rows_prints_one_line_each_and_fails_if_one_failed(
+    programs: Path, model_dir: Path, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"start": "One"}\n{"begin": "Two"}\n{"start": "Three"}\n')
+    done = forktree("run", f"{programs}:complete", "--rows", str(rows))
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 1, done.stderr
+    assert [line["index"] for line in lines] == [0, 1, 2]
+    assert [sorted(line) for line in lines] == [
+        ["index", "value", "variables"],
+        ["error", "index"],
+        ["index", "value", "variables"],
+    ]
+    assert "TypeError" in lines[1]["error"]
+    assert "begin" in lines[1]["error"]
+
+
+@pytest.mark.model
+def test_a_program_that_raises_shows_its_own_exception(programs: Path, model_dir: Path) -> None:
+    done = forktree("run", f"{programs}:broken", "--arg", "start=x")
+    assert done.returncode == 1
+    assert "RuntimeError: no luck with x" in done.stderr
+
+
+@pytest.mark.model
+def test_chat_answers_every_line_of_its_input(model_dir: Path) -> None:
+    done = forktree("chat", "--max-tokens", "8", "--temperature", "0", stdin="Hello!\n\nWhat is 2+2?\n")
+    assert done.returncode == 0, done.stderr
+    assert len([line for line in done.stdout.splitlines() if line.strip()]) >= 2
+
+
+@pytest.mark.model
+def test_the_demo_reads_receipts_and_shows_what_it_took(model_dir: Path) -> None:
+    done = forktree("demo", "--rows", "2")
+    assert done.returncode == 0, done.stderr
+    for shown in ("valid JSON", "100%", "total right", "cache hit rate", "prompt tokens computed", "select kind"):
+        assert shown in done.stdout

@@ -1,0 +1,36 @@
+"""The public surface is what `__all__` says, everything in it resolves, and nothing else leaks."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import forktree as ft
+
+
+def test_all_is_sorted_and_without_doubles() -> None:
+    assert sorted(set(ft.__all__)) == list(ft.__all__)
+
+
+@pytest.mark.parametrize("name", ft.__all__)
+def test_an_exported_name_resolves_and_is_documented(name: str) -> None:
+    value = getattr(ft, name)
+    assert inspect.getdoc(value)
+
+
+def test_public_names_are_exactly_the_exported_ones() -> None:
+    public = {
+        name
+        for name in dir(ft)
+        if not name.startswith("_") and not inspect.ismodule(getattr(ft, name)) and name not in _MACHINERY
+    }
+    assert public == set(ft.__all__)
+
+
+_MACHINERY = {"annotations", "Any", "TYPE_CHECKING", "get_defaults"}
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'gne'"):
+        _ = ft.gne  # type: ignore[attr-defined]
