@@ -14,6 +14,7 @@ _MAX_SPINE = 256
 def clipped(terms: Terms, state: Term, longest: int) -> Term:
     """The state with every count above `longest` replaced by `longest + 1`, or by no bound.
 
+    A captured key is forgotten, which is what a walk for a mask does anyway.
     Counts inside an intersection stay: there they also decide what is legal later.
     """
     match state.kind:
@@ -24,6 +25,8 @@ def clipped(terms: Terms, state: Term, longest: int) -> Term:
             return terms.alt(parts) if any(a is not b for a, b in zip(parts, state.args, strict=True)) else state
         case Kind.CAT:
             return _clipped_spine(terms, state, longest)
+        case Kind.CAPTURE if state.args[1] is not None:
+            return terms.capture(state.args[0], None, state.args[2])
     return state
 
 

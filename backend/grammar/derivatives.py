@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
 from forktree.backend.grammar.characters import arcs_of
 from forktree.backend.grammar.terms import Kind, Term, Terms
@@ -18,6 +19,7 @@ Arcs = tuple[tuple[int, Term], ...]
 
 MAX_EXPLORED = 200_000
 MAX_PARALLEL = 20_000
+_QUOTE = 0x22
 _ALL_BYTES = (1 << 256) - 1
 
 
@@ -27,13 +29,54 @@ class Derivatives:
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
         self.lock = threading.RLock()
+        self._loose: dict[Term, Arcs] = {}
+        self._steps: dict[tuple[Term, int], Term | None] = {}
 
     def step(self, state: Term, byte: int) -> Term | None:
         """The state after one byte, or None where the byte is illegal."""
-        for mask, target in self.arcs(state):
-            if mask >> byte & 1:
-                return target
-        return None
+        if not state.captures:
+            return _target(self.arcs(state), byte)
+        key = (state, byte)
+        if key not in self._steps:
+            with self.lock:
+                reached = self._step(state, byte)
+                is_live = reached is not None and self.is_live(reached)
+                self._steps[key] = reached if is_live else None
+        return self._steps[key]
+
+    def _step(self, term: Term, byte: int) -> Term | None:
+        """As `arcs`, for one byte only: a captured key would have an arc a byte, each to a state of its own."""
+        if not term.captures:
+            return _target(self._arcs(term), byte)
+        match term.kind:
+            case Kind.ALT:
+                return self._any(self._step(one, byte) for one in term.args)
+            case Kind.CAT:
+                head, tail = term.args
+                reached = self._step(head, byte)
+                first = None if reached is None else self.terms.cat(reached, tail)
+                return self._any((first, self._step(tail, byte))) if head.nullable else first
+            case Kind.CAPTURE:
+                return self._captured(term, byte)
+            case Kind.REF:
+                return self._step(self.terms.resolved(term), byte)
+        return _target(self._arcs(term), byte)
+
+    def _any(self, terms: Iterable[Term | None]) -> Term | None:
+        found = [term for term in terms if term is not None]
+        return self.terms.alt(found) if found else None
+
+    def _captured(self, term: Term, byte: int) -> Term | None:
+        classes, text, context = term.args
+        if byte == _QUOTE:
+            for language, tag in classes:
+                if language.nullable:
+                    return self.terms.ref(("key", context, tag, text))
+            return None
+        left = [(_target(self._arcs(language), byte), tag) for language, tag in classes]
+        kept = [(language, tag) for language, tag in left if language is not None]
+        more = None if text is None else text + bytes([byte])
+        return self.terms.capture(kept, more, context) if kept else None
 
     def run(self, state: Term | None, data: bytes) -> Term | None:
         """The state after these bytes, or None where one of them is illegal."""
@@ -55,6 +98,18 @@ class Derivatives:
                 arcs = self._arcs(state)
         return arcs
 
+    def loose_arcs(self, state: Term) -> Arcs:
+        """As `arcs`, but keys are not remembered: a key that the same walk has written may come twice."""
+        if not state.captures:
+            return self.arcs(state)
+        arcs = self._loose.get(state)
+        if arcs is None:
+            with self.lock:
+                raw = self._raw_arcs(state, self.loose_arcs)
+                arcs = tuple((mask, target) for mask, target in raw if self.is_live(target))
+                self._loose[state] = arcs
+        return arcs
+
     def is_live(self, term: Term) -> bool:
         """Whether the language is not empty."""
         if term.is_plain:
@@ -66,27 +121,26 @@ class Derivatives:
 
     def _arcs(self, term: Term) -> Arcs:
         if term.arcs is None:
-            raw = self._raw_arcs(term)
+            raw = self._raw_arcs(term, self._arcs)
             term.arcs = tuple((mask, target) for mask, target in raw if target.is_plain or self._is_live(target))
         return term.arcs
 
-    def _raw_arcs(self, term: Term) -> list[tuple[int, Term]]:
+    def _raw_arcs(self, term: Term, arcs_of_part: Callable[[Term], Arcs]) -> list[tuple[int, Term]]:
         terms = self.terms
         match term.kind:
             case Kind.ATOM:
-                return [
-                    (mask, terms.epsilon if node is None else terms.atom(node)) for mask, node in arcs_of(term.args[0])
-                ]
+                found = arcs_of(term.args[0])
+                return [(mask, terms.epsilon if node is None else terms.atom(node)) for mask, node in found]
             case Kind.CAT:
-                return self._cat_arcs(term)
+                return self._cat_arcs(term, arcs_of_part)
             case Kind.ALT:
                 if len(term.args) > MAX_PARALLEL:
                     raise ConstraintError(f"more than {MAX_PARALLEL} configurations at once: simplify the repeats")
-                return self._union([self._arcs(one) for one in term.args])
+                return self._union([arcs_of_part(one) for one in term.args])
             case Kind.REPEAT:
                 body, low, high = term.args
                 rest = terms.repeat(body, max(low - 1, 0), None if high is None else high - 1)
-                return _joined((mask, terms.cat(target, rest)) for mask, target in self._arcs(body))
+                return _joined((mask, terms.cat(target, rest)) for mask, target in arcs_of_part(body))
             case Kind.AND:
                 return self._product([self._arcs_under_and(one) for one in term.args])
             case Kind.NOT:
@@ -94,22 +148,34 @@ class Derivatives:
             case Kind.MACHINE:
                 machine, state = term.args
                 return [(mask, terms.machine(machine, target)) for mask, target in machine.arcs(state)]
+            case Kind.CAPTURE:
+                return self._capture_arcs(term)
             case Kind.REF:
-                return list(self._arcs(terms.resolved(term)))
+                return list(arcs_of_part(terms.resolved(term)))
         return []
 
-    def _cat_arcs(self, term: Term) -> list[tuple[int, Term]]:
+    def _capture_arcs(self, term: Term) -> list[tuple[int, Term]]:
+        classes, _, context = term.args
+        parts: list[tuple[int, list[tuple[Term, Hashable]]]] = []
+        found = []
+        for language, tag in classes:
+            parts = _refined(parts, [(mask, (target, tag)) for mask, target in self._arcs(language)])
+            if language.nullable:
+                found.append((1 << _QUOTE, self.terms.ref(("key", context, tag, None))))
+        return found + [(mask, self.terms.capture(kept, None, context)) for mask, kept in parts]
+
+    def _cat_arcs(self, term: Term, arcs_of_part: Callable[[Term], Arcs]) -> list[tuple[int, Term]]:
         parts = []
         while term.kind is Kind.CAT:
             head, tail = term.args
-            parts.append([(mask, self.terms.cat(target, tail)) for mask, target in self._arcs(head)])
+            parts.append([(mask, self.terms.cat(target, tail)) for mask, target in arcs_of_part(head)])
             if not head.nullable:
                 return parts[0] if len(parts) == 1 else self._union(parts)
             term = tail
-        parts.append(list(self._arcs(term)))
+        parts.append(list(arcs_of_part(term)))
         return self._union(parts)
 
-    def _union(self, lists: list[list[tuple[int, Term]]] | list[Arcs]) -> list[tuple[int, Term]]:
+    def _union(self, lists: Sequence[Iterable[tuple[int, Term]]]) -> list[tuple[int, Term]]:
         parts: list[tuple[int, list[Term]]] = []
         for arcs in lists:
             parts = _refined(parts, arcs)
@@ -167,7 +233,7 @@ class Derivatives:
                 return
             if term.is_live is False:
                 continue
-            for _, target in self._raw_arcs(term):
+            for _, target in self._raw_arcs(term, self._arcs):
                 if target not in parents:
                     parents[target] = term
                     queue.append(target)
@@ -193,7 +259,14 @@ def _joined(pairs: Iterable[tuple[int, Term]]) -> list[tuple[int, Term]]:
     return [(mask, target) for target, mask in masks.items()]
 
 
-def _refined(parts: list[tuple[int, list[Term]]], arcs: Iterable[tuple[int, Term]]) -> list[tuple[int, list[Term]]]:
+def _target(arcs: Arcs, byte: int) -> Term | None:
+    for mask, target in arcs:
+        if mask >> byte & 1:
+            return target
+    return None
+
+
+def _refined(parts: list[tuple[int, list[Any]]], arcs: Iterable[tuple[int, Any]]) -> list[tuple[int, list[Any]]]:
     """Splits the parts so that each arc's mask is a union of parts, and adds its target to those."""
     for mask, target in arcs:
         refined = []

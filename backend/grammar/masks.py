@@ -7,6 +7,7 @@ by bytes; states that differ only in counts larger than the longest token share 
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 
 import numpy as np
@@ -22,6 +23,7 @@ Mask = NDArray[np.int32]
 MAX_MASK_BYTES = 64 << 20
 MAX_ROWS = 50_000
 _DEAD = 0
+_KEY_AGAIN = re.compile(rb'".*:.*,.*"', re.DOTALL)
 
 
 class Masks:
@@ -35,6 +37,11 @@ class Masks:
         self._rows = _Rows(automaton)
         eos = np.array(sorted(trie.vocabulary.eos_ids), dtype=np.int32)
         self._eos = eos[eos < trie.vocabulary.size]
+        # tokens in which a key may end and another one begin
+        self._with_keys = np.array(
+            [t for t, data in enumerate(trie.vocabulary.token_bytes) if data and _KEY_AGAIN.search(data)],
+            dtype=np.int32,
+        )
         self._end = self._packed(np.empty(0, dtype=np.int32), ends=True)
         self._nothing = self._packed(np.empty(0, dtype=np.int32), ends=False)
 
@@ -67,9 +74,27 @@ class Masks:
             nodes = self._rows.walk(self.trie, key, 0)
             mask = self._packed(self.trie.tokens_at(nodes), ends=key.nullable)
             self._keep(key, mask)
+        if state.captures:
+            mask = self._checked(state, mask)
         if key is not state:
             self._keep(state, mask)
         return mask
+
+    def _checked(self, state: Term, mask: Mask) -> Mask:
+        """The mask without the few tokens that write a key twice: the walk did not remember what it wrote."""
+        token_bytes = self.trie.vocabulary.token_bytes
+        illegal = [
+            token
+            for token in self._with_keys.tolist()
+            if mask[token // 32] >> (token % 32) & 1 and self.automaton.run(state, token_bytes[token] or b"") is None
+        ]
+        if not illegal:
+            return mask
+        checked = mask.copy()
+        for token in illegal:
+            checked[token // 32] ^= np.int32(np.uint32(1 << (token % 32)).view(np.int32))
+        checked.flags.writeable = False
+        return checked
 
     def _keep(self, state: Term, mask: Mask) -> None:
         self._masks[state] = mask
@@ -79,7 +104,12 @@ class Masks:
     def tokens_below(self, state: Term, node: int) -> Ints:
         """Tokens in the subtree of `node`, itself excluded, whose bytes after it are legal from `state`."""
         with self.automaton.lock:
-            return self.trie.tokens_at(self._rows.walk(self.trie, state, node))
+            found = self.trie.tokens_at(self._rows.walk(self.trie, state, node))
+        if not state.captures:
+            return found
+        token_bytes, depth = self.trie.vocabulary.token_bytes, self.trie.depth(node)
+        legal = [t for t in found.tolist() if self.automaton.run(state, (token_bytes[t] or b"")[depth:]) is not None]
+        return np.array(legal, dtype=np.int32)
 
     def _packed(self, tokens: Ints, *, ends: bool) -> Mask:
         bits = np.zeros(self.num_words * 32, dtype=np.bool_)
@@ -138,7 +168,7 @@ class _Rows:
         for number in np.unique(missing).tolist():
             state = self._states[number]
             assert state is not None
-            for mask, target in self._automaton.arcs(state):
+            for mask, target in self._automaton.loose_arcs(state):
                 bits = np.frombuffer(mask.to_bytes(32, "little"), dtype=np.uint8)
                 reached = self._number(target)
                 self._table[number, np.unpackbits(bits, bitorder="little").view(np.bool_)] = reached

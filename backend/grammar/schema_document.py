@@ -33,7 +33,19 @@ _DRAFTS = {
 }
 
 ONE_SCHEMA = frozenset(
-    ["additionalProperties", "propertyNames", "not", "if", "then", "else", "contains", "unevaluatedProperties", "unevaluatedItems", "additionalItems", "contentSchema"]
+    [
+        "additionalProperties",
+        "propertyNames",
+        "not",
+        "if",
+        "then",
+        "else",
+        "contains",
+        "unevaluatedProperties",
+        "unevaluatedItems",
+        "additionalItems",
+        "contentSchema",
+    ]
 )
 SCHEMA_LISTS = frozenset(["allOf", "anyOf", "oneOf", "prefixItems"])
 SCHEMA_MAPS = frozenset(["properties", "patternProperties", "dependentSchemas", "$defs", "definitions"])

@@ -23,11 +23,27 @@ from forktree.lang.errors import ConstraintError
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 ANNOTATIONS = frozenset(
-    ["title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "contentEncoding", "contentMediaType", "contentSchema"]
+    [
+        "title",
+        "description",
+        "default",
+        "examples",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "$comment",
+        "contentEncoding",
+        "contentMediaType",
+        "contentSchema",
+    ]
 )
 _REFERENCES = frozenset(["$ref", "$dynamicRef", "$recursiveRef"])
-_STRUCTURE = frozenset(["$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions"])
-_COUNTS = frozenset(["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"])
+_STRUCTURE = frozenset(
+    ["$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions"]
+)
+_COUNTS = frozenset(
+    ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"]
+)
 _NUMBERS = frozenset(["minimum", "maximum"])
 _CONSTRAINTS = (
     ONE_SCHEMA
@@ -36,7 +52,21 @@ _CONSTRAINTS = (
     | _COUNTS
     | _NUMBERS
     | frozenset(
-        ["type", "enum", "const", "items", "required", "pattern", "format", "uniqueItems", "multipleOf", "exclusiveMinimum", "exclusiveMaximum", "dependencies", "dependentRequired"]
+        [
+            "type",
+            "enum",
+            "const",
+            "items",
+            "required",
+            "pattern",
+            "format",
+            "uniqueItems",
+            "multipleOf",
+            "exclusiveMinimum",
+            "exclusiveMaximum",
+            "dependencies",
+            "dependentRequired",
+        ]
     )
 ) - ANNOTATIONS
 KEYWORDS = _CONSTRAINTS | _REFERENCES | _STRUCTURE

@@ -11,6 +11,8 @@
     NOT     (term)                     all byte strings but its; only ever under an AND that bounds it
     REPEAT  (body, low, high | None)   low to high times: one term whatever the counts are
     MACHINE (machine, state)           a deterministic automaton of its own making, all of whose states are live
+    CAPTURE (classes, text, context)   a JSON key and its closing quote, remembered in what follows: `classes` are
+                                       (rest of the key's language, tag); then Ref("key", context, tag, text)
     REF     (key)                      what `resolve(key)` says, asked for when first needed; never nullable
 
 A term is a state of the automaton: its derivative by a byte is the state after that byte (Brzozowski 1964; the
@@ -43,6 +45,7 @@ class Kind(IntEnum):
     REPEAT = 7
     REF = 8
     MACHINE = 9
+    CAPTURE = 10
 
 
 class Machine(Protocol):
@@ -63,10 +66,11 @@ class Term:
         is_plain: no AND or NOT inside, so the language is never empty unless the kind says so.
         flavour: "raw" or "json" when the language is made of whole characters of that writing; "" is neutral;
             None is anything else.
+        captures: a walk from here may read a key that has to be remembered.
         arcs, is_live: memo of the automaton that owns the term.
     """
 
-    __slots__ = ("arcs", "args", "flavour", "is_live", "is_plain", "kind", "nullable", "serial")
+    __slots__ = ("arcs", "args", "captures", "flavour", "is_live", "is_plain", "kind", "nullable", "serial")
 
     def __init__(
         self, serial: int, kind: Kind, args: tuple[Any, ...], nullable: bool, is_plain: bool, flavour: str | None
@@ -77,6 +81,7 @@ class Term:
         self.nullable = nullable
         self.is_plain = is_plain
         self.flavour = flavour
+        self.captures = False
         self.arcs: tuple[tuple[int, Term], ...] | None = None
         self.is_live: bool | None = None
 
@@ -91,6 +96,7 @@ class Terms:
         self._table: dict[tuple[Any, ...], Term] = {}
         self._resolve = resolve
         self._resolved: dict[Term, Term] = {}
+        self.refs_capture = False  # set before the first reference: whether what they stand for holds captures
         self.empty = self._make(Kind.EMPTY, (), nullable=False, is_plain=True, flavour="")
         self.epsilon = self._make(Kind.EPSILON, (), nullable=True, is_plain=True, flavour="")
 
@@ -131,6 +137,11 @@ class Terms:
     def machine(self, machine: Machine, state: Hashable) -> Term:
         nullable = machine.is_final(state)
         return self._make(Kind.MACHINE, (machine, state), nullable=nullable, is_plain=True, flavour=None)
+
+    def capture(self, classes: Iterable[tuple[Term, Hashable]], text: bytes | None, context: Hashable) -> Term:
+        """A key of one of some languages that share no text. `text` is what was read of it, None is not kept."""
+        args = (tuple(classes), text, context)
+        return self._make(Kind.CAPTURE, args, nullable=False, is_plain=True, flavour=None)
 
     def resolved(self, ref: Term) -> Term:
         """What a reference stands for."""
@@ -359,8 +370,14 @@ class Terms:
         term = self._table.get(key)
         if term is None:
             term = Term(len(self._table), kind, args, nullable, is_plain, flavour)
+            term.captures = self._captures(kind, args)
             self._table[key] = term
         return term
+
+    def _captures(self, kind: Kind, args: tuple[Any, ...]) -> bool:
+        if kind in (Kind.CAT, Kind.ALT, Kind.REPEAT):
+            return any(isinstance(one, Term) and one.captures for one in args)
+        return kind is Kind.CAPTURE or (kind is Kind.REF and self.refs_capture)
 
 
 def _serial(term: Term) -> int:

@@ -42,6 +42,16 @@ class Trie:
                 return at
         return None
 
+    def depth(self, node: int) -> int:
+        """How many bytes lead to a node."""
+        depth = 0
+        while node:
+            node = int(np.searchsorted(self.first_child, node, side="right")) - 1
+            while not self.num_children[node]:
+                node -= 1
+            depth += 1
+        return depth
+
     def tokens_at(self, nodes: Ints) -> Ints:
         """The ids that end at these nodes."""
         return self.tokens[_ranges(self.first_token[nodes], self.num_tokens[nodes])]

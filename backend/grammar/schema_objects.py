@@ -1,0 +1,208 @@
+"""The texts of objects: which members may come next, and what follows them.
+
+A state says how many of the names were passed (or, in any order, which were used), how many members were written,
+which other keys were used, and which demands for some property are still open. With `order="schema"` the named keys
+come in schema order and the others after them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from forktree.backend.grammar.choices import any_of
+from forktree.backend.grammar.derivatives import Derivatives
+from forktree.backend.grammar.schema_plans import KeyClass, Name, ObjectPlan, subsets
+from forktree.backend.grammar.schema_shapes import NEVER, Goal
+from forktree.backend.grammar.terms import Term, Terms
+
+
+class ObjectState(NamedTuple):
+    at: int = 0
+    count: int = 0
+    used: frozenset[str] = frozenset()
+    pending: frozenset[int] = frozenset()
+
+
+class Values(Protocol):
+    """What an object's text needs from the rest of the schema's."""
+
+    terms: Terms
+    blanks: Term
+    derivatives: Derivatives
+
+    def value(self, goal: Goal) -> Term: ...
+
+    def is_met(self, goal: Goal) -> bool: ...
+
+    def name_char(self, char: str) -> Term: ...
+
+    def escaped_char(self, char: str) -> Term: ...
+
+
+class _Step(NamedTuple):
+    """A member that may come next, and the state after it."""
+
+    member: Name | KeyClass
+    goal: Goal
+    after: ObjectState
+
+
+class ObjectWriter:
+    """Terms of the texts of object plans."""
+
+    def __init__(self, values: Values, *, any_order: bool) -> None:
+        self._values = values
+        self._terms = values.terms
+        self._any_order = any_order
+
+    def start(self, plan: ObjectPlan) -> Term:
+        first = ObjectState(pending=frozenset(range(len(plan.some))))
+        return self._terms.cat(self._terms.literal("{"), self._ref(plan, first))
+
+    def is_met(self, plan: ObjectPlan) -> bool:
+        """Whether some object fits the plan."""
+        return self._can_end(plan, ObjectState(pending=frozenset(range(len(plan.some)))))
+
+    def _ref(self, plan: ObjectPlan, state: ObjectState) -> Term:
+        if plan.high is None:
+            state = state._replace(count=min(state.count, max(plan.low, 1)))
+        return self._terms.ref(("object", plan, state))
+
+    # -- what may come next ---------------------------------------------------------------------------
+
+    def rest(self, plan: ObjectPlan, state: ObjectState) -> Term:
+        """What may follow in a state: the end, or another member."""
+        terms, blanks = self._terms, self._values.blanks
+        options = []
+        if self._may_close(plan, state):
+            options.append(terms.cat(blanks, terms.literal("}")))
+        steps = [step for step in self._steps(plan, state) if self._can_end(plan, step.after)]
+        members = self._members(plan, state, steps)
+        if members:
+            comma = [terms.literal(","), blanks] if state.count else []
+            options.append(terms.cats([blanks, *comma, terms.literal('"'), terms.alt(members)]))
+        return terms.alt(options)
+
+    def _may_close(self, plan: ObjectPlan, state: ObjectState) -> bool:
+        return state.count >= plan.low and not state.pending and not self._num_required(plan, state)
+
+    def _num_required(self, plan: ObjectPlan, state: ObjectState) -> int:
+        return sum(name.is_required for name in self._names_left(plan, state))
+
+    def _names_left(self, plan: ObjectPlan, state: ObjectState) -> list[Name]:
+        if self._any_order:
+            return [name for name in plan.names if name.text not in state.used]
+        return list(plan.names[state.at :])
+
+    def _steps(self, plan: ObjectPlan, state: ObjectState) -> Iterator[_Step]:
+        if plan.high is not None and state.count >= plan.high:
+            return
+        for index in range(0 if self._any_order else state.at, len(plan.names)):
+            name = plan.names[index]
+            if name.text in state.used:
+                continue
+            yield from self._choices(plan, state, name, index + 1, name.text)
+            if name.is_required and not self._any_order:
+                return
+        for key_class in plan.classes:
+            yield from self._choices(plan, state, key_class, len(plan.names), None)
+
+    def _choices(
+        self, plan: ObjectPlan, state: ObjectState, member: Name | KeyClass, at: int, used: str | None
+    ) -> Iterator[_Step]:
+        """The member as it is, and meeting any of the open demands that it may meet."""
+        for chosen in subsets(member.discharges & state.pending):
+            goal = plan.goal_with(member.goal, chosen)
+            if goal == NEVER or not self._values.is_met(goal):
+                continue
+            names = state.used | {used} if used is not None and self._any_order else state.used
+            after = ObjectState(0 if self._any_order else at, state.count + 1, names, state.pending - chosen)
+            yield _Step(member, goal, after)
+
+    def _can_end(self, plan: ObjectPlan, state: ObjectState) -> bool:
+        """Whether an object that stands in this state can be finished."""
+        if state.pending and not self._any_order:
+            return self._can_end_exactly(plan, state._replace(used=frozenset()))
+        left = [name for name in self._names_left(plan, state) if self._values.is_met(name.goal)]
+        required = [name for name in self._names_left(plan, state) if name.is_required]
+        if any(not self._values.is_met(name.goal) for name in required):
+            return False
+        has_class = any(self._values.is_met(one.goal) for one in plan.classes)
+        if plan.high is not None and state.count + max(len(required), len(state.pending)) > plan.high:
+            return False
+        if not all(self._can_discharge(plan, left, demand) for demand in state.pending):
+            return False
+        return has_class or state.count + len(left) >= plan.low
+
+    def _can_discharge(self, plan: ObjectPlan, left: list[Name], demand: int) -> bool:
+        chosen = frozenset([demand])
+        members = [one for one in (*left, *plan.classes) if demand in one.discharges]
+        return any(self._values.is_met(plan.goal_with(one.goal, chosen)) for one in members)
+
+    def _can_end_exactly(self, plan: ObjectPlan, start: ObjectState) -> bool:
+        """By search over names passed, members written and demands open; a class always has another key."""
+        seen = {start}
+        queue = [start]
+        enough = plan.low + len(plan.names) + len(plan.some) + 1
+        while queue:
+            state = queue.pop()
+            if self._may_close(plan, state):
+                return True
+            for step in self._steps(plan, state):
+                after = step.after
+                if plan.high is None:
+                    after = after._replace(count=min(after.count, enough))
+                if after not in seen:
+                    seen.add(after)
+                    queue.append(after)
+        return False
+
+    # -- their texts ----------------------------------------------------------------------------------
+
+    def _members(self, plan: ObjectPlan, state: ObjectState, steps: list[_Step]) -> list[Term]:
+        """Keys (after the quote), values and what follows."""
+        terms = self._terms
+        members = []
+        classes: dict[KeyClass, list[_Step]] = {}
+        for step in steps:
+            if isinstance(step.member, Name):
+                key = terms.cats(self._values.name_char(char) for char in step.member.text)
+                value = terms.cat(self._colon(), self._values.value(step.goal))
+                members.append(terms.cats([key, terms.literal('"'), value, self._ref(plan, step.after)]))
+            else:
+                classes.setdefault(step.member, []).append(step)
+        if classes:
+            captured = self._captured(plan, state, classes)
+            if captured is not None:
+                members.append(captured)
+        return members
+
+    def _captured(self, plan: ObjectPlan, state: ObjectState, classes: dict[KeyClass, list[_Step]]) -> Term | None:
+        terms = self._terms
+        fresh = []
+        for key_class, steps in classes.items():
+            language = key_class.language
+            if state.used:
+                language = terms.both([language, terms.without(self._used_keys(state.used))])
+            if self._values.derivatives.is_live(language):
+                tag = tuple((step.goal, step.after) for step in steps)
+                fresh.append((language, tag))
+        return terms.capture(fresh, b"", (plan,)) if fresh else None
+
+    def _used_keys(self, used: frozenset[str]) -> Term:
+        return any_of(self._terms, used, self._values.escaped_char)
+
+    def after_key(self, plan: ObjectPlan, tag: tuple[tuple[Goal, ObjectState], ...], text: bytes | None) -> Term:
+        """What follows a key of a class; its text is used up from now on."""
+        terms = self._terms
+        options = []
+        for goal, after in tag:
+            if text is not None:
+                after = after._replace(used=after.used | {json.loads(b'"' + text + b'"')})
+            options.append(terms.cat(self._values.value(goal), self._ref(plan, after)))
+        return terms.cat(self._colon(), terms.alt(options))
+
+    def _colon(self) -> Term:
+        return self._terms.cats([self._values.blanks, self._terms.literal(":"), self._values.blanks])

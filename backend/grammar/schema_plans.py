@@ -1,0 +1,242 @@
+"""How the keys of an object shape fall into named ones and classes, before any text is made.
+
+Every key is one of the names that the shape's rules mention, or belongs to exactly one class: the keys that match
+the same patterns. Names that only a demand for some property mentions, and classes of finitely many keys, become
+names too, so a class never runs out of keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from forktree.backend.grammar.choices import any_of
+from forktree.backend.grammar.schema_meaning import Interpreter
+from forktree.backend.grammar.schema_shapes import ANYTHING, NEVER, Goal, Objects, Some
+from forktree.backend.grammar.terms import Kind, Term
+from forktree.lang.errors import ConstraintError
+
+MAX_CLASSES = 256
+MAX_FINITE = 200
+_MAX_STATES = 400
+
+
+class Name(NamedTuple):
+    """A key that stands for itself. `discharges`: which of the shape's demands it may meet."""
+
+    text: str
+    goal: Goal
+    is_required: bool
+    discharges: frozenset[int]
+
+
+class KeyClass(NamedTuple):
+    """Endlessly many keys that are treated alike; `language` is of their JSON bodies."""
+
+    language: Term
+    goal: Goal
+    discharges: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectPlan:
+    """An object shape, its keys sorted out; the names come in schema order."""
+
+    names: tuple[Name, ...]
+    classes: tuple[KeyClass, ...]
+    low: int
+    high: int | None
+    some: tuple[Some, ...]
+
+    def goals(self) -> list[Goal]:
+        """Every goal that a value of such an object may be held to."""
+        found = []
+        for member in (*self.names, *self.classes):
+            found += [self.goal_with(member.goal, chosen) for chosen in subsets(member.discharges)]
+        return [goal for goal in found if goal != NEVER]
+
+    def goal_with(self, goal: Goal, chosen: frozenset[int]) -> Goal:
+        """The goal of a value that also meets the chosen demands."""
+        for at in chosen:
+            goal = goal | self.some[at].value
+        return NEVER if ("never",) in goal else goal
+
+
+def subsets(items: frozenset[int]) -> list[frozenset[int]]:
+    """All subsets, the empty one first."""
+    if len(items) > 4:
+        raise ConstraintError("more than 4 demands for some property meet in one key")
+    found: list[frozenset[int]] = [frozenset()]
+    for item in sorted(items):
+        found += [one | {item} for one in found]
+    return found
+
+
+def plan_of(shape: Objects, interpreter: Interpreter) -> ObjectPlan:
+    """The plan of an object shape."""
+    return _Planner(shape, interpreter).plan()
+
+
+class _Class(NamedTuple):
+    language: Term
+    facts: tuple[tuple[Hashable, bool], ...]
+
+
+class _Planner:
+    def __init__(self, shape: Objects, interpreter: Interpreter) -> None:
+        self._shape = shape
+        self._interpreter = interpreter
+
+    def plan(self) -> ObjectPlan:
+        shape = self._shape
+        order = [name for rule in shape.rules for name, _ in rule.named]
+        order += [*shape.required, *(name for some in shape.some for name in sorted(some.without))]
+        names = [found for text in dict.fromkeys(order) for found in self._name(text)]
+        classes = []
+        for key_class in self._classes(dict.fromkeys(order)):
+            texts = finite_texts(key_class.language, self._interpreter)
+            if texts is None:
+                classes.append(key_class)
+            else:
+                names += [Name(text, key_class.goal, False, key_class.discharges) for text in texts]
+        return ObjectPlan(tuple(names), tuple(classes), shape.low, shape.high, shape.some)
+
+    def _name(self, text: str) -> list[Name]:
+        shape = self._shape
+        is_required = text in shape.required
+        goal = self._interpreter.key_goal(shape, text)
+        if shape.names != ANYTHING and not self._is_text_of(shape.names, text):
+            goal = NEVER
+        if goal == NEVER and not is_required:
+            return []
+        discharges = frozenset(at for at, some in enumerate(shape.some) if self._may_meet(some, text))
+        return [Name(text, goal, is_required, discharges)]
+
+    def _may_meet(self, some: Some, text: str) -> bool:
+        has = self._interpreter.has_text
+        pattern = self._interpreter.pattern
+        return (
+            text not in some.without
+            and all(has(pattern(one), text) for one in some.matching)
+            and not any(has(pattern(one), text) for one in some.not_matching)
+            and (some.names == ANYTHING or self._is_text_of(some.names, text))
+        )
+
+    def _is_text_of(self, goal: Goal, text: str) -> bool:
+        shapes = self._interpreter.meaning(goal).strings
+        return any(self._interpreter.has_text(shape.term, text) for shape in shapes)
+
+    def _classes(self, named: dict[str, None]) -> list[KeyClass]:
+        """Splits all other keys by every pattern that tells them apart."""
+        shape, terms = self._shape, self._interpreter.terms
+        if any(rule.additional == NEVER and not rule.patterns for rule in shape.rules):
+            return []
+        base = [self._interpreter.any_body]
+        if named:
+            base.append(terms.without(any_of(terms, named, self._interpreter.escaped_char)))
+        if shape.names != ANYTHING:
+            base.append(self._names_language(shape.names))
+        classes = [_Class(terms.both(base), ())]
+        for key, language in self._splitters().items():
+            classes = [part for one in classes for part in self._split(one, key, language)]
+            if len(classes) > MAX_CLASSES:
+                raise ConstraintError(f"the patterns for keys overlap in more than {MAX_CLASSES} ways")
+        return self._joined(classes)
+
+    def _splitters(self) -> dict[Hashable, Callable[[], Term]]:
+        patterns = [pattern for rule in self._shape.rules for pattern, _ in rule.patterns]
+        patterns += [pattern for some in self._shape.some for pattern in (*some.matching, *some.not_matching)]
+        found: dict[Hashable, Callable[[], Term]] = {}
+        for pattern in dict.fromkeys(patterns):
+            found[pattern] = lambda pattern=pattern: self._interpreter.pattern(pattern)  # type: ignore[misc]
+        for goal in dict.fromkeys(some.names for some in self._shape.some if some.names != ANYTHING):
+            found[goal] = lambda goal=goal: self._names_language(goal)  # type: ignore[misc]
+        return found
+
+    def _names_language(self, goal: Goal) -> Term:
+        return self._interpreter.terms.alt(shape.term for shape in self._interpreter.meaning(goal).strings)
+
+    def _split(self, one: _Class, key: Hashable, language: Callable[[], Term]) -> list[_Class]:
+        terms, is_live = self._interpreter.terms, self._interpreter.derivatives.is_live
+        inside = terms.both([one.language, language()])
+        outside = terms.both([one.language, terms.without(language())])
+        parts = [_Class(inside, (*one.facts, (key, True))), _Class(outside, (*one.facts, (key, False)))]
+        return [part for part in parts if is_live(part.language)]
+
+    def _joined(self, classes: list[_Class]) -> list[KeyClass]:
+        """Classes that are treated alike become one."""
+        groups: dict[tuple[Goal, frozenset[int]], list[Term]] = {}
+        for one in classes:
+            facts = dict(one.facts)
+            goal = self._goal(facts)
+            if goal != NEVER and self._interpreter.derivatives.is_live(one.language):
+                groups.setdefault((goal, self._discharges(facts)), []).append(one.language)
+        alt = self._interpreter.terms.alt
+        return [KeyClass(alt(languages), goal, discharges) for (goal, discharges), languages in groups.items()]
+
+    def _goal(self, facts: dict[Hashable, bool]) -> Goal:
+        atoms: Goal = frozenset()
+        for rule in self._shape.rules:
+            own = [goal for pattern, goal in rule.patterns if facts[pattern]]
+            for goal in own or [rule.additional]:
+                atoms |= goal
+        return NEVER if ("never",) in atoms else atoms
+
+    def _discharges(self, facts: dict[Hashable, bool]) -> frozenset[int]:
+        return frozenset(
+            at
+            for at, some in enumerate(self._shape.some)
+            if all(facts[pattern] for pattern in some.matching)
+            and not any(facts[pattern] for pattern in some.not_matching)
+            and (some.names == ANYTHING or facts[some.names])
+        )
+
+
+def finite_texts(body: Term, interpreter: Interpreter) -> list[str] | None:
+    """All texts of a language of JSON bodies, or None where they are endless or too many to list."""
+    if _has_cycle(body, interpreter):
+        return None
+    found: dict[str, None] = {}
+    pending = [(body, b"")]
+    while pending:
+        state, data = pending.pop()
+        if state.nullable:
+            found[json.loads(b'"' + data + b'"')] = None
+        for mask, target in interpreter.derivatives.arcs(state):
+            if not data.endswith(b"\\"):
+                pending += [(target, data + bytes([byte])) for byte in range(256) if mask >> byte & 1]
+            else:  # of the escapes only the short ones: the others spell what is also written plainly
+                pending += [(target, data + bytes([byte])) for byte in b'"\\bfnrt' if mask >> byte & 1]
+        if len(found) > MAX_FINITE or len(pending) > 50 * MAX_FINITE:
+            return None
+    terms = interpreter.terms
+    listed = any_of(terms, found, interpreter.escaped_char)
+    is_all = not interpreter.derivatives.is_live(terms.both([body, terms.without(listed)]))
+    return sorted(found) if is_all else None
+
+
+def _has_cycle(start: Term, interpreter: Interpreter) -> bool:
+    """Whether the automaton has a loop, or too many states to say."""
+    if start.kind is Kind.REPEAT and start.args[2] is None:
+        return True
+    degree: dict[Term, int] = {start: 0}
+    pending = [start]
+    while pending:
+        for _, target in interpreter.derivatives.arcs(pending.pop()):
+            if target not in degree:
+                degree[target] = 0
+                pending.append(target)
+            degree[target] += 1
+        if len(degree) > _MAX_STATES:
+            return True
+    ready = [state for state, count in degree.items() if count == 0]
+    num_sorted = 0
+    while ready:
+        num_sorted += 1
+        for _, target in interpreter.derivatives.arcs(ready.pop()):
+            degree[target] -= 1
+            if degree[target] == 0:
+                ready.append(target)
+    return num_sorted < len(degree)
