@@ -187,6 +187,8 @@ def _show_output(output: Output) -> str:
         case ChoicesSpec(options):
             return output.kind if output.kind == "bool" else " | ".join(map(_quote, options))
         case SchemaSpec(schema):
+            if output.label not in ("", "json"):
+                return output.label
             return f"schema {schema}" if len(schema) <= _MAX_TEXT else f"schema of {len(schema)} characters"
         case GrammarSpec(text, start):
             return f"grammar {start} of {len(text)} characters"

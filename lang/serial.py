@@ -59,7 +59,7 @@ def program_to_json(program: Program) -> str:
         "format": FORMAT,
         "name": program.name,
         "parameters": list(program.parameters),
-        "ops": [{"branch": op.branch, **encode_node(op.node)} for op in program.ops],
+        "ops": [{"on": op.branch, **encode_node(op.node)} for op in program.ops],
         "returns": encode_data(program.returns),
     }
     return json.dumps(document, ensure_ascii=False, indent=1)
@@ -78,10 +78,10 @@ def program_from_json(text: str) -> Program:
     try:
         ops = []
         for item in document["ops"]:
-            branch = item["branch"]
+            branch = item["on"]
             if not isinstance(branch, int) or isinstance(branch, bool) or branch < 0:
                 raise LanguageError(f"a branch is a number from 0 on, not {branch!r}")
-            ops.append(Op(branch, decode_node({key: value for key, value in item.items() if key != "branch"})))
+            ops.append(Op(branch, decode_node({key: value for key, value in item.items() if key != "on"})))
         parameters = tuple(map(str, document["parameters"]))
         return Program(str(document["name"]), parameters, tuple(ops), decode_data(document["returns"]))
     except (KeyError, TypeError, AttributeError) as error:
@@ -95,7 +95,7 @@ def encode_node(node: Any) -> dict[str, Any]:
         value = getattr(node, item.name)
         if item.default is not MISSING and value == item.default and item.name != "source":
             continue
-        if value is not None:
+        if value is not None or item.default is MISSING:
             encoded[item.name] = _encode_field(item.name, value)
     return encoded
 

@@ -254,7 +254,12 @@ def _modern(tp: Any) -> Any:
 def _modern_typed_dict(tp: Any) -> Any:
     import typing_extensions as te
 
-    hints = typing.get_type_hints(tp, include_extras=False)
-    required = tp.__required_keys__
-    fields = {key: _modern(hint) if key in required else te.NotRequired[_modern(hint)] for key, hint in hints.items()}
+    fields: dict[str, Any] = {}
+    for key, hint in typing.get_type_hints(tp, include_extras=True).items():
+        mark = typing.get_origin(hint)
+        is_required = key in tp.__required_keys__
+        if mark in (typing.Required, typing.NotRequired):
+            is_required = mark is typing.Required
+            (hint,) = typing.get_args(hint)
+        fields[key] = _modern(hint) if is_required else te.NotRequired[_modern(hint)]
     return te.TypedDict(tp.__name__, fields)  # type: ignore[operator]

@@ -12,6 +12,7 @@ import contextvars
 import functools
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 MAX_BODY_THREADS = 64
 _LINGER_S = 0.05
 _MAX_HELP_DEPTH = 8
+_SLICE_S = 0.5
 
 Job = Callable[[], None]
 Register = Callable[[Callable[[], None]], None]
@@ -125,10 +127,10 @@ class BodyPool:
         """Does the pool own the calling thread?"""
         return hasattr(self._local, "depth")
 
-    def help_until(self, is_done: Callable[[], bool], gate: Gate, timeout: float | None) -> None:
+    def help_until(self, is_done: Callable[[], bool], gate: Gate, deadline: float | None) -> None:
         """Wait for the gate on a pool thread, running nested bodies that find no thread meanwhile.
 
-        `timeout` bounds each wait, not a body that is run in between.
+        `deadline` (of the monotonic clock) ends the wait, but no body that is run in between.
         """
         while not is_done():
             job = self._take_nested(gate)
@@ -138,7 +140,7 @@ class BodyPool:
                     job()
                 finally:
                     self._local.depth -= 1
-            elif not gate.wait(timeout):
+            elif not gate.wait(_time_left(deadline)):
                 return
 
     def _take_nested(self, gate: Gate) -> Job | None:
@@ -235,16 +237,24 @@ class Executor:
             raise LanguageError(f"this value is still pending, and an async program must not block: {instead}")
         gate = Gate()
         register(gate.open)
+        deadline = None if timeout is None else time.monotonic() + timeout
         if self.bodies.is_body_thread:
             try:
-                self.bodies.help_until(is_done, gate, timeout)
+                self.bodies.help_until(is_done, gate, deadline)
             finally:
                 self.bodies.unpark(gate)
             return is_done()
         while not is_done():
-            if not gate.wait(timeout):
-                return is_done()
+            left = _time_left(deadline)
+            if left == 0:
+                return False
+            # In slices: a Ctrl-C that comes just before a wait begins is noticed only when the wait ends.
+            gate.wait(_SLICE_S if left is None else min(left, _SLICE_S))
         return True
+
+
+def _time_left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 @functools.cache

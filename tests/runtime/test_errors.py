@@ -66,6 +66,7 @@ def test_a_program_that_handles_the_error_goes_on_from_before_it() -> None:
                 return s["x"]
             except RateLimitError:
                 continue
+        return None
 
     state = program.run(backend=fake)
     assert state.ret_value == "second try"
@@ -94,7 +95,7 @@ def test_a_user_s_exception_comes_out_as_itself_with_the_program_s_line() -> Non
         s += gen("x")
         raise Mine("reason")
 
-    with pytest.raises(Mine, match="^reason") as caught:
+    with pytest.raises(Mine, match=r"^reason") as caught:
         program.run(backend=Fake(["1"]))
     assert any("program program (" in note and "test_errors.py:" in note for note in caught.value.__notes__)
 

@@ -83,9 +83,15 @@ def test_name_doc_and_signature_are_kept() -> None:
 @pytest.mark.parametrize("way", ["run", "stream", "arun"])
 async def test_arguments_that_do_not_fit_are_a_type_error_before_any_request(args, kwargs, message, way) -> None:
     fake = Fake(lambda request: "x")
+    program = module_level.using(backend=fake)
+
+    async def start() -> None:
+        started = getattr(program, way)(*args, **kwargs)
+        if way == "arun":
+            await started
+
     with pytest.raises(TypeError, match=message):
-        result = getattr(module_level.using(backend=fake), way)(*args, **kwargs)
-        await result
+        await start()
     assert fake.num_requests == 0
 
 

@@ -1,0 +1,160 @@
+"""What every backend promises, over every backend.
+
+A backend takes part by a factory in `FACTORIES`: it makes a fresh one that answers with any text at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from forktree.backend.fake import Fake
+from forktree.lang.constraints import ChoicesSpec
+from forktree.lang.sampling import Sampling
+from forktree.runtime import protocol
+
+
+def make_fake() -> protocol.Backend:
+    return Fake(lambda request: "yes" if request.name == "choice" else "some words to read")
+
+
+FACTORIES: dict[str, Callable[[], protocol.Backend]] = {"fake": make_fake}
+
+
+@pytest.fixture(params=sorted(FACTORIES))
+def backend(request):
+    made = FACTORIES[request.param]()
+    yield made
+    made.close()
+
+
+def chain(*segments: protocol.Segment) -> protocol.Branch | None:
+    branch = None
+    for segment in segments:
+        branch = protocol.Branch(branch, segment)
+    return branch
+
+
+PROMPT = (protocol.Text("Once upon a time"),)
+
+
+async def generate(backend, branch, **options) -> tuple[list[str], protocol.Completion]:
+    sampling = Sampling(max_tokens=4, temperature=0.0)
+    request = protocol.GenerateRequest(branch=branch, **{"sampling": sampling, **options})
+    events = [event async for event in backend.stream(request)]
+    completions = [event for event in events if isinstance(event, protocol.Completion)]
+    assert events[-1:] == completions
+    return [event.text for event in events[:-1]], completions[0]
+
+
+def test_it_has_a_name_and_says_what_it_can_do(backend) -> None:
+    assert backend.name
+    assert isinstance(backend.capabilities, protocol.Capabilities)
+
+
+async def test_a_stream_is_deltas_and_then_one_completion_whose_text_they_join_to(backend) -> None:
+    deltas, completion = await generate(backend, chain(*PROMPT))
+    assert "".join(deltas) == completion.segment.text
+    assert all(deltas)
+    assert completion.finish_reason in ("stop", "length")
+
+
+async def test_max_tokens_bounds_the_completion(backend) -> None:
+    _, completion = await generate(backend, chain(*PROMPT), sampling=Sampling(max_tokens=2, temperature=0.0))
+    assert completion.usage.completion_tokens <= 2
+    assert completion.usage.prompt_tokens > 0
+
+
+async def test_ids_are_given_where_they_are_promised(backend) -> None:
+    _, completion = await generate(backend, chain(*PROMPT))
+    assert bool(completion.segment.ids) == backend.capabilities.tokens
+
+
+async def test_a_continued_branch_begins_with_the_ids_that_it_had(backend) -> None:
+    if not backend.capabilities.tokens:
+        pytest.skip("no token ids")
+    branch = chain(*PROMPT)
+    _, completion = await generate(backend, branch)
+    generated = protocol.Branch(branch, completion.segment)
+    before = await backend.tokens(generated)
+    after = await backend.tokens(protocol.Branch(generated, protocol.Text(" and then")))
+    assert after[: len(before)] == before
+    assert before[-len(completion.segment.ids) :] == completion.segment.ids
+
+
+async def test_forks_share_the_trunk_s_ids(backend) -> None:
+    if not backend.capabilities.tokens:
+        pytest.skip("no token ids")
+    trunk = chain(*PROMPT, protocol.ForkMark())
+    ids = await backend.tokens(trunk)
+    for text in (" a", "b", "…"):
+        branch = await backend.tokens(protocol.Branch(trunk, protocol.Text(text)))
+        assert branch[: len(ids)] == ids
+
+
+async def test_greedy_answers_are_the_same_twice(backend) -> None:
+    first, second = [await generate(backend, chain(*PROMPT)) for _ in range(2)]
+    assert first[1].segment == second[1].segment
+
+
+async def test_many_requests_at_once_are_each_answered(backend) -> None:
+    branches = [chain(protocol.Text(f"Question {i}:")) for i in range(8)]
+    results = await asyncio.gather(*(generate(backend, branch) for branch in branches))
+    assert len(results) == 8
+
+
+async def test_leaving_a_stream_early_is_harmless(backend) -> None:
+    stream = backend.stream(protocol.GenerateRequest(branch=chain(*PROMPT), sampling=Sampling(max_tokens=4)))
+    await anext(stream)
+    await stream.aclose()
+    await generate(backend, chain(*PROMPT))
+
+
+async def test_a_cancelled_task_ends_its_stream(backend) -> None:
+    task = asyncio.ensure_future(generate(backend, chain(*PROMPT)))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])  # ended, one way or the other
+    await generate(backend, chain(*PROMPT))
+
+
+async def test_a_constraint_that_it_can_enforce_is_kept(backend) -> None:
+    if "ChoicesSpec" not in backend.capabilities.constraints:
+        pytest.skip("no constraints")
+    _, completion = await generate(
+        backend,
+        chain(*PROMPT),
+        constraint=ChoicesSpec(("yes", "no")),
+        name="choice",
+        sampling=Sampling(max_tokens=16),
+    )
+    assert completion.is_complete
+    assert completion.segment.text in ("yes", "no")
+
+
+async def test_scores_come_in_the_order_of_the_options(backend) -> None:
+    if not backend.capabilities.score:
+        pytest.skip("no scores")
+    options = (" there", " purple", " there was")
+    request = protocol.ScoreRequest(branch=chain(*PROMPT), options=options, unconditional=True)
+    if isinstance(backend, Fake):
+        backend = Fake({})
+    result = await backend.score(request)
+    assert len(result.options) == 3
+    for score in result.options:
+        assert len(score.ids) == len(score.logprobs) > 0
+        assert all(logprob <= 0 for logprob in score.logprobs)
+        assert score.unconditional_logprobs
+
+
+async def test_prefill_is_a_hint_that_changes_nothing(backend) -> None:
+    branch = chain(*PROMPT)
+    await backend.prefill(branch)
+    await generate(backend, branch)
+
+
+def test_closing_twice_is_harmless(backend) -> None:
+    backend.close()
+    backend.close()

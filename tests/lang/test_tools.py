@@ -1,0 +1,68 @@
+"""Tools as a constraint and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from forktree.lang.errors import LanguageError
+from forktree.lang.expressions import gen
+from forktree.lang.tools import output_from_tools, tool_of
+
+
+class Place(BaseModel):
+    city: str
+
+
+def weather(place: Place, unit: Literal["C", "F"] = "C") -> str:
+    """The weather at a place."""
+    return f"20 {unit} in {place.city}"
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def test_a_function_s_schema_comes_from_its_signature_and_docstring() -> None:
+    tool = tool_of(weather)
+    assert (tool.name, tool.description) == ("weather", "The weather at a place.")
+    schema = json.loads(tool.parameters)
+    assert schema["required"] == ["place"]
+    assert schema["additionalProperties"] is False
+    assert tool.to_dict()["function"]["name"] == "weather"
+
+
+def test_a_call_comes_out_typed_and_runs() -> None:
+    output = gen("call", tools=[weather, add]).output
+    call = output.value_of('{"name":"weather","arguments":{"place":{"city":"Rome"}}}')
+    assert call.name == "weather"
+    assert call.arguments == {"place": Place(city="Rome")}
+    assert call() == "20 C in Rome"
+    assert output.value_of('{"name":"add","arguments":{"a":1,"b":2}}')() == 3
+
+
+def test_definitions_are_where_the_references_look_for_them() -> None:
+    schema = json.loads(output_from_tools([weather, add]).spec.schema)
+    assert set(schema["$defs"]) == {"Place"}
+    assert [each["properties"]["name"]["const"] for each in schema["anyOf"]] == ["weather", "add"]
+
+
+def test_arguments_of_a_wrong_type_raise_the_validation_error() -> None:
+    with pytest.raises(ValidationError):
+        output_from_tools([add]).value_of('{"name":"add","arguments":{"a":"x","b":2}}')
+
+
+def test_a_schema_is_a_tool_without_a_function() -> None:
+    written = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
+    call = output_from_tools([written]).value_of('{"name":"find","arguments":{}}')
+    with pytest.raises(LanguageError, match="no function to run"):
+        call()
+
+
+@pytest.mark.parametrize("tools", [[], [add, add], [5], [lambda *args: None]])
+def test_tools_that_cannot_be_called_by_name_are_refused(tools) -> None:
+    with pytest.raises(LanguageError):
+        output_from_tools(tools)
