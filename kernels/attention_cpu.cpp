@@ -47,10 +47,19 @@ inline void transpose_tile(const float* const* rows, int64_t count, int64_t dim,
 }
 #endif
 
+inline void prefetch(const float* from, int64_t floats) {
+    for (int64_t i = 0; i < floats; i += 16) __builtin_prefetch(from + i, 0, 2);
+}
+
 // Keys of one split and head to [head_dim][split]; columns past `count` up to the vector's end are zero, so
-// that a free slot is never read.
-void transpose_keys(const float* const* keys, int64_t count, const Shape& s, float* out) {
+// that a free slot is never read. A head's rows lie a token apart, which hides them from the processor's own
+// prefetching: the keys ahead and the values that are needed next are asked for by hand.
+void transpose_keys(const float* const* keys, const float* const* values, int64_t count, const Shape& s, float* out) {
     for (int64_t t = 0; t < count; t += LANES) {
+        for (int64_t i = t; i < t + LANES && i < count; i++) {
+            if (i + 2 * LANES < count) prefetch(keys[i + 2 * LANES], s.head_dim);
+            prefetch(values[i], s.head_dim);
+        }
         int64_t here = count - t < LANES ? count - t : LANES;
         int64_t d = 0;
 #ifdef HAVE_SHUFFLE
@@ -120,14 +129,14 @@ MaxSum soften(float* scores, int64_t count) {
     const vf lowest = splat(-INFINITY);
     vf top = lowest;
     for (int64_t t = 0; t < count; t += LANES) {
-        vf seen = LANE_INDEX < (vi{} + (int32_t)(count - t)) ? load(scores + t) : lowest;
+        vf seen = LANE_INDEX < splat((int32_t)(count - t)) ? load(scores + t) : lowest;
         top = vmax(seen, top);
     }
     float max = max_lanes(top);
     vf sum = splat(0.0f);
     for (int64_t t = 0; t < count; t += LANES) {
         vf weight = vexp(load(scores + t) - max);
-        weight = LANE_INDEX < (vi{} + (int32_t)(count - t)) ? weight : splat(0.0f);
+        weight = LANE_INDEX < splat((int32_t)(count - t)) ? weight : splat(0.0f);
         store(scores + t, weight);
         sum = sum + weight;
     }
@@ -192,12 +201,13 @@ void ft_attend(const float* q, const float* k_pages, const float* v_pages, float
             for (int32_t e = first; e < last; e++)
                 if (entry_count[e] > count) count = entry_count[e];
             const int32_t* pages = item_pages + item_page_start[item];
-            for (int64_t t = 0; t < count; t++) {
-                int64_t slot = (int64_t)pages[t / page_size] * page_size + t % page_size;
-                keys[t] = k_pages + slot * token_stride + head * head_dim;
-                values[t] = v_pages + slot * token_stride + head * head_dim;
-            }
-            transpose_keys(keys, count, s, kt);
+            for (int64_t t = 0, page = 0; t < count; page++)
+                for (int64_t offset = 0; offset < page_size && t < count; offset++, t++) {
+                    int64_t at = ((int64_t)pages[page] * page_size + offset) * token_stride + head * head_dim;
+                    keys[t] = k_pages + at;
+                    values[t] = v_pages + at;
+                }
+            transpose_keys(keys, values, count, s, kt);
             if (padded != head_dim)
                 for (int64_t t = 0; t < count; t++) {
                     std::memcpy(v_copy + t * padded, values[t], head_dim * sizeof(float));

@@ -11,6 +11,7 @@ it is summed.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -122,7 +123,7 @@ def _add_sequence(
     """Enter the rows of one sequence, split by split."""
     pages_per_split = split // page_size
     longest = max(positions)
-    ascending = all(a <= b for a, b in zip(positions, positions[1:], strict=False))
+    ascending = all(a <= b for a, b in itertools.pairwise(positions))
     for index in range(longest // split + 1):
         start = index * split
         num_seen = min(longest + 1 - start, split)

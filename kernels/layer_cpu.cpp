@@ -100,7 +100,7 @@ void ft_logsumexp(const float* logits, const int64_t* chosen, double* out, int64
         vf top = splat(-INFINITY);
         vi bad = {};
         for (int64_t d = 0; d < n; d += LANES) {
-            vf v = LANE_INDEX < (vi{} + (int32_t)(n - d > LANES ? LANES : n - d)) ? load_first(x + d, n - d) : splat(-INFINITY);
+            vf v = LANE_INDEX < splat((int32_t)(n - d > LANES ? LANES : n - d)) ? load_first(x + d, n - d) : splat(-INFINITY);
             bad |= v != v;
             top = vmax(v, top);
         }
@@ -113,7 +113,7 @@ void ft_logsumexp(const float* logits, const int64_t* chosen, double* out, int64
         int64_t d = 0;
         for (int k = 1; d < n; d += LANES, k++) {
             vf w = vexp(load_first(x + d, n - d) - max);
-            part = part + (LANE_INDEX < (vi{} + (int32_t)(n - d > LANES ? LANES : n - d)) ? w : splat(0.0f));
+            part = part + (LANE_INDEX < splat((int32_t)(n - d > LANES ? LANES : n - d)) ? w : splat(0.0f));
             if (k % 64 == 0) { sum += sum_lanes(part); part = splat(0.0f); }  // short float sums, long double ones
         }
         sum += sum_lanes(part);

@@ -150,6 +150,7 @@ def _build(compiler: str, openmp: Path | None, target: Path) -> None:
         made = Path(scratch) / _NAME
         libraries = (str(openmp), f"-Wl,-rpath,{openmp.parent}") if openmp else ()
         _compile([compiler, "-shared", *objects, "-o", str(made), *libraries])
+        _open(made)  # a library that does not load is never kept
         os.replace(made, target)
     _log.info("built the native kernels in %.1f s: %s", time.monotonic() - began, target)
 

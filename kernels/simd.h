@@ -14,7 +14,8 @@ typedef float vf_unaligned __attribute__((vector_size(64), aligned(4), may_alias
 
 static inline vf load(const float* p) { return *reinterpret_cast<const vf_unaligned*>(p); }
 static inline void store(float* p, vf x) { *reinterpret_cast<vf_unaligned*>(p) = x; }
-static inline vf splat(float x) { return vf{} + x; }
+static inline vf splat(float x) { return vf{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+static inline vi splat(int32_t x) { return vi{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 static inline vf vmax(vf a, vf b) { return a > b ? a : b; }
 
 static const vi LANE_INDEX = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

@@ -124,6 +124,9 @@ def _check_batch(batch: ForwardBatch, config: ModelConfig, pool: KVPool) -> None
     _check_range("row of logits", batch.logit_rows, len(batch.ids))
     for table in batch.page_tables:
         _check_range("page", table, pool.num_pages)
+    for seq, position in zip(batch.seq_of_row, batch.positions, strict=True):
+        if position // pool.page_size >= len(batch.page_tables[seq]):
+            raise EngineError(f"a batch has position {position} beyond the page table of sequence {seq}")
 
 
 def _check_range(name: str, values: Sequence[int], end: int) -> None:
