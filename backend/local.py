@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from forktree.backend.engine.config import EngineConfig
@@ -108,12 +110,13 @@ class Local:
         """Generate: deltas of the value as they are made, then one Completion."""
         work = await self._off_loop(self._plan, request)
         value: list[str] = []
-        async for event in self._events(work):
-            if event.text:
-                value.append(event.text)
-                yield Delta(event.text)
-            if isinstance(event, Finished):
-                yield completion_of(event, "".join(value), work, self._model.tokenizer())
+        async with aclosing(self._events(work)) as events:
+            async for event in events:
+                if event.text:
+                    value.append(event.text)
+                    yield Delta(event.text)
+                if isinstance(event, Finished):
+                    yield completion_of(event, "".join(value), work, self._model.tokenizer())
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Log-probabilities of every option; equal options are computed once, and the branch once for all.
@@ -228,10 +231,10 @@ class Local:
             courier = self._couriers[loop] = Courier(loop)
         return courier
 
-    async def _events(self, work: Work) -> AsyncIterator[Emitted | Finished]:
+    async def _events(self, work: Work) -> AsyncGenerator[Emitted | Finished, None]:
         """The events of one generation; leaving early cancels it."""
         engine, mailbox, courier = self._model.engine(), Mailbox(), self._courier()
-        id = engine.submit(engine_request(work, lambda event: courier.send(mailbox, 0, event)))
+        id = engine.submit(engine_request(work, partial(courier.send, mailbox, 0)))
         is_live = True
         try:
             while is_live:
@@ -258,7 +261,7 @@ class Local:
                     EngineRequest(
                         ids=ids,
                         score_from=score_from,
-                        on_event=lambda event, index=index: courier.send(mailbox, index, event),
+                        on_event=partial(courier.send, mailbox, index),
                     )
                 )
             while live:

@@ -1,0 +1,542 @@
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import threading
+
+import pytest
+from engine_fakes import log_softmax
+from local_fakes import FakeSource, fake_local, hashed, runner_of, speaker, table
+from toy_tokenizers import byte_level
+
+from forktree.backend.local import Local
+from forktree.backend.render import Renderer
+from forktree.backend.tokenizer import Tokenizer
+from forktree.lang.constraints import ChoicesSpec, RegexSpec
+from forktree.lang.errors import (
+    BackendError,
+    ConstraintError,
+    ContextLengthError,
+    EngineError,
+    ModelError,
+    RoleError,
+    UnsupportedError,
+)
+from forktree.lang.sampling import Sampling
+from forktree.runtime.protocol import (
+    Branch,
+    Completion,
+    Delta,
+    ForkMark,
+    Generated,
+    GenerateRequest,
+    RoleBegin,
+    RoleEnd,
+    ScoreRequest,
+    Segment,
+    Text,
+)
+
+MERGES = [
+    ("Ġ", "A"), ("ĠA", "d"), ("ĠAd", "a"), ("N", "a"), ("Na", "m"), ("Nam", "e"), ("A", "d"), ("Ad", "a"),
+    ("Ġ", "y"), ("Ġy", "e"), ("Ġye", "s"), ("X", "b"), ("d", "a"),
+]  # fmt: skip
+NO_END = Sampling(max_tokens=100_000, ignore_eos=True)
+
+
+def branch_of(*segments: Segment | str, on: Branch | None = None) -> Branch | None:
+    for segment in segments:
+        on = Branch(on, Text(segment) if isinstance(segment, str) else segment)
+    return on
+
+
+@pytest.fixture(scope="module")
+def toy() -> Tokenizer:
+    return Tokenizer(byte_level(MERGES))
+
+
+async def run(local: Local, branch: Branch | None, *, constraint=None, heal: bool = True, **sampling):
+    """The deltas, and the completion behind them."""
+    request = GenerateRequest(branch=branch, sampling=Sampling(**sampling), constraint=constraint, heal=heal)
+    events = [event async for event in local.stream(request)]
+    assert all(isinstance(event, Delta) for event in events[:-1])
+    completion = events[-1]
+    assert isinstance(completion, Completion)
+    assert "".join(event.text for event in events[:-1]) == completion.segment.text
+    return [event.text for event in events[:-1]], completion
+
+
+async def value(local: Local, branch: Branch | None, **options) -> str:
+    return (await run(local, branch, **options))[1].segment.text
+
+
+# --- generation ------------------------------------------------------------------------------------------------
+
+
+async def test_a_generation_streams_its_value_and_ends_at_the_end_token(toy):
+    with fake_local(toy, speaker(toy, "Q: yes")) as local:
+        _, completion = await run(local, branch_of("Q:"))
+        assert completion.segment.text == " yes"
+        assert completion.finish_reason == "stop"
+        assert completion.stop in toy.eos_ids
+        assert completion.stop not in completion.segment.ids
+        assert completion.usage.prompt_tokens == len(toy.encode("Q:"))
+
+
+async def test_what_is_appended_renders_to_what_the_model_saw(toy):
+    with fake_local(toy, hashed(toy)) as local:
+        branch = branch_of("Name: ")
+        _, first = await run(local, branch, max_tokens=5)
+        after = Branch(branch, first.segment)
+        runner_of(local).batches.clear()
+        await run(local, after, max_tokens=1)
+        [prompt] = runner_of(local).batches
+        cached = prompt.positions[0]
+        assert await local.tokens(after) == (*toy.encode("Name:"), *first.segment.ids)
+        assert cached >= len(toy.encode("Name:")) + len(first.segment.ids) - 1  # all but the last was cached
+
+
+async def test_a_prompt_that_ends_in_a_blank_is_healed(toy):
+    """The word with its blank is likelier than the word after a blank: both ways of writing find it."""
+    rows = {"Name:": {" Ada": 3.0, " ": 1.0}, "Name: ": {"Ada": 1.0, "x": 1.2}, "Ada": {"<end>": 5.0}}
+    with fake_local(toy, table(toy, rows)) as local:
+        at_once, in_two = branch_of("Name: "), branch_of("Name:", " ")
+        seen = []
+        for branch in (at_once, in_two):
+            runner_of(local).batches.clear()
+            _, completion = await run(local, branch, constraint=RegexSpec("[A-Z][a-z]+"), max_tokens=8)
+            assert re.fullmatch("[A-Z][a-z]+", completion.segment.text)
+            text = toy.decode(await local.tokens(branch_of(completion.segment, ".", on=branch)))
+            assert text == "Name: " + completion.segment.text + "."
+            seen.append((completion.segment, await local.tokens(branch_of(completion.segment, on=branch))))
+            local.flush_cache()
+        assert seen[0] == seen[1]
+        assert seen[0][0] == Generated("Ada", tuple(toy.encode(" Ada")), 1)
+        assert (await run(local, at_once, heal=False, max_tokens=1))[1].segment == Generated(
+            "x", tuple(toy.encode("x"))
+        )
+
+
+async def test_a_cut_inside_the_healed_prefix_leaves_the_prompt_as_it_was(toy):
+    merges = [("a", "b"), ("ab", "c")]
+    tokenizer = Tokenizer(byte_level(merges))
+    rows = {"x": {"a": 5.0}}
+    with fake_local(tokenizer, table(tokenizer, rows)) as local:
+        branch = branch_of("xab")
+        _, completion = await run(local, branch, max_tokens=1)
+        assert completion.segment == Generated("", (), 0)
+        assert completion.finish_reason == "length"
+        assert completion.is_complete  # nothing was demanded
+        assert await local.tokens(Branch(branch, completion.segment)) == tuple(tokenizer.encode("xab"))
+
+
+async def test_every_spelling_of_a_legal_text_may_be_chosen(toy):
+    """The model's own way of spelling is followed, not the longest token."""
+    merges = [("t", "e"), ("te", "s"), ("tes", "t"), ("s", "t")]
+    tokenizer = Tokenizer(byte_level(merges))
+    for prefers in (len, lambda piece: -len(piece)):
+        with fake_local(tokenizer, speaker(tokenizer, "Q:test", prefers=prefers)) as local:
+            _, completion = await run(local, branch_of("Q:"), constraint=RegexSpec("test"), heal=False)
+            assert completion.segment.text == "test"
+            assert len(completion.segment.ids) == (1 if prefers is len else 4)
+
+
+async def test_no_delta_holds_half_a_character(toy):
+    said = "é🦙 世界👩‍👩‍👧!"
+    with fake_local(toy, speaker(toy, "Q:" + said)) as local:
+        deltas, completion = await run(local, branch_of("Q:"))
+        assert completion.segment.text == said
+        assert not any("�" in delta for delta in deltas)
+
+
+@pytest.mark.parametrize(
+    ("said", "options", "kept", "stop"),
+    [
+        (" yes\nQ: more", {"stop": ("Q:",)}, " yes\n", "Q:"),
+        (" yes. And no", {"stop_regex": r"[.!] "}, " yes", ". "),
+        ("Xb and more", {"stop": ("b and",)}, "X", "b and"),
+        ("three", {"stop": ("wake",)}, "three", None),
+    ],
+)
+async def test_stops_are_no_part_of_the_value_and_the_ids_spell_what_is_kept(toy, said, options, kept, stop):
+    with fake_local(toy, speaker(toy, "Q:" + said)) as local:
+        branch = branch_of("Q:")
+        _, completion = await run(local, branch, **options)
+        assert completion.segment.text == kept
+        assert completion.stop == stop or (stop is None and completion.stop in toy.eos_ids)
+        assert toy.decode(await local.tokens(branch_of(completion.segment, ".", on=branch))) == "Q:" + kept + "."
+
+
+async def test_a_stop_id_ends_and_min_tokens_delays_every_end(toy):
+    with fake_local(toy, speaker(toy, "Q:abcabc")) as local:
+        [b] = toy.encode("b")
+        assert await value(local, branch_of("Q:"), stop_token_ids=(b,)) == "a"
+        assert await value(local, branch_of("Q:"), stop=("b",), min_tokens=3) == "abca"
+        assert await value(local, branch_of("Q:"), max_tokens=2) == "ab"
+
+
+async def test_the_end_of_turn_that_stopped_an_answer_is_written_once(toy):
+    said = "user\nhi\nassistant\nyes"
+    with fake_local(toy, speaker(toy, said)) as local:
+        branch = branch_of(RoleBegin("user"), "hi", RoleEnd("user"), RoleBegin("assistant"))
+        _, completion = await run(local, branch)
+        assert completion.segment.text == "yes"
+        ids = await local.tokens(branch_of(completion.segment, RoleEnd("assistant"), on=branch))
+        expected = toy.hf.apply_chat_template(
+            [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}], return_dict=False
+        )
+        assert toy.decode(ids) == toy.decode(expected)
+        assert [id for id in ids if id in toy.markup_ids] == [id for id in expected if id in toy.markup_ids]
+
+
+async def test_an_empty_branch_generates_from_the_start_token(toy):
+    with fake_local(toy, speaker(toy, "yes")) as local:
+        _, completion = await run(local, None)
+        assert completion.segment.text == "yes"
+        assert await local.tokens(Branch(None, completion.segment)) == toy.start_ids + completion.segment.ids
+
+
+async def test_logprobs_come_for_every_token_with_its_text(toy):
+    with fake_local(toy, speaker(toy, "Q: yes")) as local:
+        _, completion = await run(local, branch_of("Q:"), logprobs=0)
+        assert [(entry.token, entry.text) for entry in completion.logprobs] == [(toy.encode(" yes")[0], " yes")]
+
+
+# --- constraints -----------------------------------------------------------------------------------------------
+
+
+async def test_a_constrained_output_is_whole_or_marked_as_cut(toy):
+    with fake_local(toy, hashed(toy)) as local:
+        _, whole = await run(local, branch_of("Q:"), constraint=ChoicesSpec(("yes", "no")))
+        assert whole.segment.text in ("yes", "no")
+        assert (whole.is_complete, whole.finish_reason) == (True, "stop")
+        _, cut = await run(local, branch_of("Q:"), constraint=RegexSpec("[a-z]{50}"), max_tokens=3)
+        assert (cut.is_complete, cut.finish_reason) == (False, "length")
+
+
+async def test_a_stop_string_that_cuts_a_constrained_output_is_judged_by_what_is_kept(toy):
+    with fake_local(toy, speaker(toy, "Q:ab.cd")) as local:
+        _, completion = await run(local, branch_of("Q:"), constraint=RegexSpec("[a-z]+[.][a-z]+"), stop=(".",))
+        assert (completion.segment.text, completion.is_complete) == ("ab", False)
+        _, completion = await run(local, branch_of("Q:"), constraint=RegexSpec("[a-z.]+"), stop=(".",))
+        assert (completion.segment.text, completion.is_complete) == ("ab", True)
+
+
+async def test_a_bad_request_fails_alone_and_names_its_fault(toy):
+    with fake_local(toy, hashed(toy)) as local:
+        alone = await value(local, branch_of("x"), max_tokens=20)
+        local.flush_cache()
+        bad = [
+            run(local, branch_of("x"), constraint=RegexSpec("a(b")),
+            run(local, branch_of("x"), stop_regex="a*"),
+            run(local, branch_of("x"), stop_token_ids=(10**9,)),
+            run(local, branch_of("x"), logit_bias={-1: 1.0}),
+            run(local, branch_of("x"), min_tokens=5, max_tokens=2),
+            run(local, branch_of(RoleEnd("user"))),
+        ]
+        good, *failures = await asyncio.gather(
+            value(local, branch_of("x"), max_tokens=20), *bad, return_exceptions=True
+        )
+        assert good == alone
+        kinds = [ConstraintError, ConstraintError, BackendError, BackendError, BackendError, RoleError]
+        for failure, kind in zip(failures, kinds, strict=True):
+            assert isinstance(failure, kind), failure
+
+
+async def test_a_budget_that_closes_is_refused_until_it_is_there(toy):
+    with fake_local(toy, hashed(toy)) as local:
+        request = GenerateRequest(branch=branch_of("x"), constraint=RegexSpec("a+"), on_budget="close")
+        with pytest.raises(UnsupportedError, match="on_budget"):
+            await anext(local.stream(request))
+
+
+# --- together and alone ----------------------------------------------------------------------------------------
+
+
+async def test_a_request_in_a_batch_gives_what_it_gives_alone(toy):
+    trunk = branch_of("Name: Ada and some more text that is shared\n", ForkMark())
+    branches = [branch_of(f"Q{i}:", on=trunk) for i in range(8)]
+    with fake_local(toy, hashed(toy)) as local:
+        together = await asyncio.gather(
+            *(run(local, b, max_tokens=10, temperature=1.0, seed=i) for i, b in enumerate(branches))
+        )
+        for i, branch in enumerate(branches):
+            local.flush_cache()
+            alone = await run(local, branch, max_tokens=10, temperature=1.0, seed=i)
+            assert alone[1].segment == together[i][1].segment
+        assert not runner_of(local).faults
+
+
+async def test_branches_compute_their_trunk_once(toy):
+    trunk = branch_of("a long shared trunk, " * 10, ForkMark())
+    with fake_local(toy, hashed(toy)) as local:
+        await asyncio.gather(*(run(local, branch_of(f"{i}", on=trunk), max_tokens=1) for i in range(6)))
+        distinct = len(await local.tokens(trunk)) + 6
+        assert local.stats().prefill_tokens <= distinct + 6
+
+
+async def test_samples_of_one_seed_differ_and_repeat(toy):
+    with fake_local(toy, hashed(toy)) as local:
+
+        async def sample(index: int) -> str:
+            request = GenerateRequest(
+                branch=branch_of("x"), sampling=Sampling(seed=3, temperature=1.5, max_tokens=8), sample_index=index
+            )
+            return [event async for event in local.stream(request)][-1].segment.text
+
+        first = [await sample(index) for index in range(4)]
+        assert len(set(first)) == 4
+        assert [await sample(index) for index in range(4)] == first
+
+
+# --- leaving early ---------------------------------------------------------------------------------------------
+
+
+async def test_leaving_a_stream_cancels_its_work_and_frees_its_pages(toy):
+    with fake_local(toy, hashed(toy)) as local:
+        stream = local.stream(GenerateRequest(branch=branch_of("x"), sampling=NO_END))
+        assert isinstance(await anext(stream), Delta)
+        await stream.aclose()
+        await _assert_idle(local)
+
+
+async def test_cancelling_the_task_cancels_its_work_and_frees_its_pages(toy):
+    with fake_local(toy, hashed(toy)) as local:
+        started = asyncio.Event()
+
+        async def read() -> None:
+            async for _ in local.stream(GenerateRequest(branch=branch_of("x"), sampling=NO_END)):
+                started.set()
+
+        task = asyncio.create_task(read())
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await _assert_idle(local)
+
+
+async def _assert_idle(local: Local) -> None:
+    await local.prefill(branch_of("y"))  # commands are carried out in order
+    assert local.stats().num_running == 0
+    local.flush_cache()
+    assert local.stats().pages_free == local.stats().pages_total
+
+
+async def test_closing_tells_every_waiter(toy):
+    local = fake_local(toy, hashed(toy))
+    stream = local.stream(GenerateRequest(branch=branch_of("x"), sampling=NO_END))
+    await anext(stream)
+    await asyncio.to_thread(local.close)
+    with pytest.raises(EngineError, match="closed"):
+        async for _ in stream:
+            pass
+
+
+async def test_a_closed_backend_says_so_in_every_verb(toy):
+    local = fake_local(toy, hashed(toy))
+    local.close()
+    local.close()
+    branch = branch_of("x")
+    for use in (
+        lambda: run(local, branch),
+        lambda: local.score(ScoreRequest(branch=branch, options=("a",))),
+        lambda: local.prefill(branch),
+        lambda: local.tokens(branch),
+        lambda: asyncio.to_thread(local.generate, ["x"]),
+        lambda: asyncio.to_thread(local.tokenize, "x"),
+        lambda: asyncio.to_thread(local.stats),
+        lambda: asyncio.to_thread(local.flush_cache),
+    ):
+        with pytest.raises(EngineError, match=r"is closed; make a new Local\(\)"):
+            await use()
+
+
+async def test_a_prompt_beyond_the_context_is_refused_with_its_counts(toy):
+    with fake_local(toy, hashed(toy), max_context=8) as local:
+        with pytest.raises(ContextLengthError) as caught:
+            await run(local, branch_of("x" * 20))
+        assert (caught.value.limit, caught.value.tokens) == (8, 21)
+        _, completion = await run(local, branch_of("xxxx"))
+        assert completion.finish_reason == "length"  # to the context's end
+
+
+# --- scores ----------------------------------------------------------------------------------------------------
+
+
+async def test_scores_are_the_models_log_probabilities_of_the_ids(toy):
+    logit = hashed(toy)
+    with fake_local(toy, logit) as local:
+        branch = branch_of("Name: ")
+        options = ("Ada", "x", "Adax", "", "x")
+        result = await local.score(ScoreRequest(branch=branch, options=options, unconditional=True))
+        head = tuple(toy.encode("Name:"))
+        for option, score in zip(options, result.options, strict=True):
+            expected = tuple(toy.encode(" " + option)) if option else ()
+            assert score.ids == expected
+            _assert_scores(score.logprobs, head, expected, logit, toy)
+            _assert_scores(score.unconditional_logprobs, toy.start_ids, expected, logit, toy)
+        assert result.options[1] == result.options[4]
+
+
+def _assert_scores(logprobs, head, ids, logit, tokenizer) -> None:
+    wanted = []
+    for id in ids:
+        wanted.append(log_softmax(head, logit, tokenizer.num_tokens)[id])
+        head = (*head, id)
+    assert logprobs == pytest.approx(wanted, abs=1e-9)
+
+
+async def test_options_are_scored_behind_one_computation_of_the_branch(toy):
+    with fake_local(toy, hashed(toy)) as local:
+        branch = branch_of("a trunk of some length that is the same for all: ")
+        options = tuple(f"option {i}" for i in range(9))
+        await local.score(ScoreRequest(branch=branch, options=options))
+        trunk = len(await local.tokens(branch))
+        distinct = trunk + sum(len(toy.encode(option)) for option in options)
+        # each option computes the branch's last token again, for the logits of its own first
+        assert local.stats().prefill_tokens <= distinct + len(options)
+        assert (await local.score(ScoreRequest(branch=branch, options=("", "")))).options[0].ids == ()
+        assert await local.score(ScoreRequest(branch=None, options=()))
+
+
+async def test_the_order_of_options_does_not_change_their_scores(toy):
+    with fake_local(toy, hashed(toy)) as local:
+        branch = branch_of("Is it? ")
+        forwards = await local.score(ScoreRequest(branch=branch, options=("True", "False", "Unknown")))
+        local.flush_cache()
+        backwards = await local.score(ScoreRequest(branch=branch, options=("Unknown", "False", "True")))
+        assert backwards.options[::-1] == forwards.options
+
+
+async def test_a_score_that_does_not_fit_fails_whole(toy):
+    with fake_local(toy, hashed(toy), max_context=12) as local:
+        with pytest.raises(ContextLengthError):
+            await local.score(ScoreRequest(branch=branch_of("xxxx"), options=("a", "b" * 30)))
+        await _assert_idle(local)
+
+
+# --- the raw door ----------------------------------------------------------------------------------------------
+
+
+def test_raw_prompts_are_continued_as_they_are():
+    tokenizer = Tokenizer(
+        byte_level(MERGES, specials=["<s>", "</s>"], bos_token="<s>", adds_bos=True, chat_template=None)
+    )
+    with fake_local(tokenizer, speaker(tokenizer, "Name: Ada", "Q: yes")) as local:
+        bos = tokenizer.bos_ids[0]
+        done = local.generate(["Name:", [bos, *tokenizer.encode("Q:")], "<s>Q:"], Sampling(max_tokens=9))
+        assert [completion.text for completion in done[:2]] == [" Ada", " yes"]
+        assert done[0].tokens == tokenizer.encode(" Ada")
+        assert done[0].finish_reason == "stop"
+        assert done[0].usage.prompt_tokens == 1 + len(tokenizer.encode("Name:"))
+        assert done[2].usage.prompt_tokens == 1 + len(tokenizer.encode("<s>Q:"))
+        [marked] = local.generate("<s>Q:", markup=True)
+        assert (marked.text, marked.usage.prompt_tokens) == (" yes", 3)
+
+
+def test_raw_prompts_take_n_samples_in_a_row_and_constraints(toy):
+    with fake_local(toy, hashed(toy)) as local:
+        done = local.generate(["x", "y"], Sampling(n=3, seed=1, temperature=1.0, max_tokens=6))
+        assert len(done) == 6
+        assert len({completion.text for completion in done[:3]}) == 3
+        [chosen] = local.generate(["x"], constraint=ChoicesSpec(("yes", "no")))
+        assert chosen.text in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("prompts", "error", "words"),
+    [
+        ([1, 2], TypeError, "prompt 0 is the number 1"),
+        ([["a"]], TypeError, "holds 'a', which is no token id"),
+        ([[True]], TypeError, "holds True"),
+        ([[10**6]], ValueError, "token id 1000000; this model's are 0 to"),
+        (["x", []], ValueError, "prompt 1 is empty"),
+        ([""], ValueError, "prompt 0 is empty"),
+        (3, TypeError, "not int"),
+    ],
+)
+def test_raw_prompts_are_checked_before_anything_runs(toy, prompts, error, words):
+    with fake_local(toy, hashed(toy)) as local:
+        with pytest.raises(error, match=words):
+            local.generate(prompts)
+        assert local.stats().num_steps == 0
+
+
+def test_one_raw_prompt_that_does_not_fit_lets_the_others_end(toy):
+    with fake_local(toy, hashed(toy), max_context=8) as local:
+        with pytest.raises(ContextLengthError):
+            local.generate(["x" * 20, "xx"], Sampling(max_tokens=2))
+        assert local.stats().num_finished == 1
+
+
+def test_tokenize_and_detokenize_round_trip(toy):
+    with fake_local(toy, hashed(toy)) as local:
+        text = "Name: 🦙<|im_end|>"
+        assert local.detokenize(local.tokenize(text)) == text
+        assert local.tokenize("<|im_end|>", markup=True) == [toy.hf.convert_tokens_to_ids("<|im_end|>")]
+
+
+# --- life ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model": ""}, "model must be"),
+        ({"model": 3}, "model must be"),
+        ({"device": "tpu"}, "device must be one of 'auto', 'cpu', not 'tpu'"),
+        ({"dtype": "int8"}, "dtype must be one of"),
+        ({"quantize": "int3"}, "quantize must be one of"),
+        ({"kv_tokens": 0}, "kv_tokens must be"),
+        ({"page_size": 3}, "page_size must be a power of two"),
+        ({"page_size": True}, "page_size must be"),
+        ({"max_running": -1}, "max_running must be"),
+    ],
+)
+def test_arguments_are_checked_when_it_is_made(options, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        Local(**options)
+
+
+def test_nothing_is_loaded_until_it_is_needed(toy):
+    source = FakeSource(toy, object())
+    with Local.over(source) as local:
+        assert source.loads == []
+        assert local.stats().num_steps == 0
+        local.tokenize("x")
+        assert source.loads == ["tokenizer"]
+
+
+def test_many_threads_load_one_model(toy):
+    local = fake_local(toy, hashed(toy))
+    with local:
+        threads = [threading.Thread(target=local.load) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert local._model._source.loads == ["tokenizer", "runner"]
+
+
+def test_a_model_that_cannot_be_had_is_said_at_each_use():
+    with Local("no/such/model/here") as local:
+        for _ in range(2):
+            with pytest.raises(ModelError, match="no model 'no/such/model/here'"):
+                local.generate(["x"])
+
+
+def test_one_backend_serves_several_loops(toy):
+    with fake_local(toy, hashed(toy)) as local:
+        first = asyncio.run(value(local, branch_of("x"), max_tokens=5))
+        assert asyncio.run(value(local, branch_of("x"), max_tokens=5)) == first
+
+
+async def test_renderings_of_a_branch_are_the_renderers(toy):
+    branch = branch_of(RoleBegin("user"), "hi", RoleEnd("user"))
+    with fake_local(toy, hashed(toy)) as local:
+        assert await local.tokens(branch) == Renderer(toy).ids(branch)
+        await local.prefill(branch)
+        assert local.stats().prefill_tokens == len(await local.tokens(branch))
+        assert math.isclose(local.stats().pages_cached, -(-len(await local.tokens(branch)) // 4), abs_tol=1)
