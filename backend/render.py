@@ -247,12 +247,26 @@ class Renderer:
         return self._add_items(state, self._tokenizer.split_markup(text), is_template=True)
 
     def _add_generated(self, state: State, closed: Closed, segment: Generated) -> State:
-        if not segment.ids and segment.text:  # made by a backend without ids: it is text here
-            state = self._add_text(state, segment.text, False)
-            closed = self._close(state)
-        start = () if len(closed.ids) else self._tokenizer.start_ids
-        ids = closed.ids.without_last(segment.num_withdrawn).extended((*start, *segment.ids))
+        """A generation whose ids do not fit here (it was made by a backend without ids, or healed another
+        text's end than the one that is here) is spelled anew."""
+        if (not segment.ids and segment.text) or not self._can_withdraw(closed, segment):
+            state = self._add_text(state, segment.text, False) if segment.text else state
+            ids = self._close(state).ids
+        else:
+            start = () if len(closed.ids) else self._tokenizer.start_ids
+            ids = closed.ids.without_last(segment.num_withdrawn).extended((*start, *segment.ids))
         return replace(state, closed=Closed(ids), run=None, place=Place.INSIDE, is_started=True)
+
+    def _can_withdraw(self, closed: Closed, segment: Generated) -> bool:
+        """What the generation withdrew is here: ordinary text, whose bytes its own tokens begin with."""
+        count = segment.num_withdrawn
+        if count == 0:
+            return True
+        if not closed.can_withdraw_last or count > len(closed.ids):
+            return False
+        spell = self._tokenizer.token_bytes
+        withdrawn = b"".join(spell[id] for id in closed.ids.to_tuple()[-count:])
+        return b"".join(spell[id] for id in segment.ids).startswith(withdrawn)
 
     def _mark_fork(self, state: State, closed: Closed) -> State:
         if state.run is None:
