@@ -11,14 +11,14 @@ class Automaton(Derivatives):
     """Shared by every matcher of a constraint, on any thread.
 
     Raises:
-        ConstraintError: nothing is legal, or deciding that would take too many states.
+        ConstraintError: nothing is legal (then `refusal` is the reason), or deciding that would take too many states.
     """
 
-    def __init__(self, terms: Terms, start: Term) -> None:
+    def __init__(self, terms: Terms, start: Term, *, refusal: str = "nothing can satisfy this constraint") -> None:
         super().__init__(terms)
         self.start = start
         if not self.is_live(start):
-            raise ConstraintError("nothing can satisfy this constraint")
+            raise ConstraintError(refusal)
 
     @property
     def num_states(self) -> int:

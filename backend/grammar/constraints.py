@@ -19,7 +19,7 @@ from forktree.backend.grammar.regex_syntax import parse_python
 from forktree.backend.grammar.regex_terms import whole_match
 from forktree.backend.grammar.schemas import annotations, schema_automaton, schema_text
 from forktree.backend.grammar.schemas import checked_options as checked_form
-from forktree.backend.grammar.terms import Kind, Terms
+from forktree.backend.grammar.terms import Terms
 from forktree.backend.vocabulary import Vocabulary
 from forktree.lang.constraints import (
     ChoicesSpec,
@@ -179,9 +179,7 @@ def _automaton(spec: ConstraintSpec) -> Automaton:
         case RegexSpec(pattern):
             terms = Terms()
             term = whole_match(terms, parse_python(pattern))
-            if term.kind is Kind.EMPTY:
-                raise ConstraintError(f"nothing matches the pattern {pattern!r}")
-            return Automaton(terms, term)
+            return Automaton(terms, term, refusal=f"nothing matches the pattern {pattern!r}")
         case ChoicesSpec(options):
             terms = Terms()
             return Automaton(terms, any_of(terms, options))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.counting import clipped
+from forktree.backend.grammar.reach import finishable, lacks_bytes
 from forktree.backend.grammar.terms import Term
 from forktree.backend.grammar.trie import Ints, Trie
 
@@ -44,6 +45,9 @@ class Masks:
         )
         self._end = self._packed(np.empty(0, dtype=np.int32), ends=True)
         self._nothing = self._packed(np.empty(0, dtype=np.int32), ends=False)
+        self._finishable: frozenset[Term] | None = None
+        if lacks_bytes(trie.vocabulary):
+            self._finishable = finishable(automaton, trie.vocabulary, self._legal_tokens)
 
     @property
     def num_words(self) -> int:
@@ -59,6 +63,10 @@ class Masks:
         """No token at all: what follows an end."""
         return self._nothing
 
+    def can_finish(self, state: Term) -> bool:
+        """Whether tokens of this vocabulary can spell an output from here."""
+        return self._finishable is None or state in self._finishable
+
     def of(self, state: Term) -> Mask:
         """Packed int32 [ceil(vocab / 32)]; read-only. End tokens are in it exactly when the state is complete."""
         mask = self._masks.get(state)
@@ -67,7 +75,24 @@ class Masks:
                 mask = self._made(state)
         return mask
 
+    def _legal_tokens(self, state: Term) -> list[int]:
+        found: list[int] = self.trie.tokens_at(self._rows.walk(self.trie, state, 0)).tolist()
+        return found
+
+    def _finishing(self, state: Term) -> Mask:
+        token_bytes, alive = self.trie.vocabulary.token_bytes, self._finishable or frozenset()
+        legal = [
+            token
+            for token in self._legal_tokens(state)
+            if self.automaton.run(state, token_bytes[token] or b"") in alive
+        ]
+        mask = self._packed(np.array(legal, dtype=np.int32), ends=state.nullable)
+        self._keep(state, mask)
+        return mask
+
     def _made(self, state: Term) -> Mask:
+        if self._finishable is not None:
+            return self._finishing(state)
         key = clipped(self.automaton.terms, state, self.trie.longest)
         mask = self._masks.get(key)
         if mask is None:

@@ -60,7 +60,7 @@ class Matcher:
         data = vocabulary.token_bytes[token] if 0 <= token < vocabulary.size else None
         is_end = token in vocabulary.eos_ids
         reached = None if state is None or not data or is_end else self._masks.automaton.run(state, data)
-        if reached is None:
+        if reached is None or not self._masks.can_finish(reached):
             raise IllegalTokenError(self._refusal(token, data))
         self._step = _Step(reached, self._step)
 

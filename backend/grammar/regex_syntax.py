@@ -9,6 +9,7 @@ either side: it may be empty, or its nearest character lies in a set.
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -355,12 +356,23 @@ class PythonParser:
             case "b":
                 return word_boundary(self._word())
             case "B":
-                return no_word_boundary(self._word())
+                return self._no_boundary(self._word())
             case "A":
                 return AT_START
             case "Z":
                 return AT_END
         return None
+
+    def _no_boundary(self, word: CodeSet) -> Assertion:
+        """Before Python 3.14, `\\B` does not hold in the empty text."""
+        holds = no_word_boundary(word)
+        if sys.version_info >= (3, 14):
+            return holds
+        other = complement(word)
+        inside, _ = holds.alternatives
+        return Assertion(
+            (inside, (Before(False, other), After(True, other)), (Before(True, other), After(False, other)))
+        )
 
     def _is_octal(self) -> bool:
         digits = self._text[self._at + 1 : self._at + 4]

@@ -96,7 +96,7 @@ _IRI, _IRI_REFERENCE = _reference_patterns(_UCS, _PRIVATE)
 _VARNAME = r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})(?:\.?(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2}))*"
 _VARSPEC = rf"{_VARNAME}(?::[1-9][0-9]{{0,3}}|\*)?"
 _TEMPLATE = (
-    rf"(?:[!#$&(-;=?-\[\]_a-z~{_UCS}{_PRIVATE}]|%[0-9A-Fa-f]{{2}}"
+    rf"(?:[!#$&-;=?-\[\]_a-z~{_UCS}{_PRIVATE}]|%[0-9A-Fa-f]{{2}}"
     rf"|\{{[+#./;?&=,!@|]?{_VARSPEC}(?:,{_VARSPEC})*\}})*"
 )
 _JSON_POINTER = r"(?:/(?:[^~/]|~[01])*)*"

@@ -286,9 +286,12 @@ class Interpreter:
             if exclusive in schema and not isinstance(schema[exclusive], bool):
                 parts.append(make(_bound(schema[exclusive], f"{place.pointer}/{exclusive}"), strictly=True))
         if "multipleOf" in schema:
-            machine = Multiples.of(_bound(schema["multipleOf"], f"{place.pointer}/multipleOf"))
+            divisor = _bound(schema["multipleOf"], f"{place.pointer}/multipleOf")
+            machine = Multiples.of(divisor, is_integer=is_integer)
             parts.append(self.terms.machine(machine, machine.start))
-        if not is_integer or len(parts) > 1:
+            if is_integer:
+                parts.remove(self.numbers.whole_valued)  # the machine writes digits only
+        elif not is_integer or len(parts) > 1:
             parts.append(self.numbers.number)
         return self._live_numbers(Numbers(self.terms.both(parts), is_integer))
 
