@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from forktree.lang import ir
 from forktree.lang.printer import print_program
@@ -51,8 +51,8 @@ class Program:
         """JSON text from which `from_json` makes an equal program."""
         return program_to_json(self)
 
-    @staticmethod
-    def from_json(text: str) -> Program:
+    @classmethod
+    def from_json(cls, text: str) -> Self:
         """The inverse of `to_json`. A typed value of a type that JSON cannot carry comes out as plain data.
 
         Raises:
@@ -60,7 +60,7 @@ class Program:
         """
         from forktree.lang.verify import verify
 
-        return verify(program_from_json(text))
+        return verify(program_from_json(text, cls))
 
     def ops_of(self, branch: int) -> list[ir.Node]:
         """The nodes of one branch, in order."""

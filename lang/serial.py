@@ -10,7 +10,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from forktree.lang import constraints, ir
 from forktree.lang.errors import LanguageError
@@ -19,6 +19,8 @@ from forktree.lang.types import Output
 
 if TYPE_CHECKING:
     from forktree.lang.program import Program
+
+ProgramT = TypeVar("ProgramT", bound="Program")
 
 FORMAT = "forktree.program/1"
 
@@ -65,9 +67,9 @@ def program_to_json(program: Program) -> str:
     return json.dumps(document, ensure_ascii=False, indent=1)
 
 
-def program_from_json(text: str) -> Program:
+def program_from_json(text: str, cls: type[ProgramT]) -> ProgramT:
     """The inverse. Raises LanguageError when the text is not a program."""
-    from forktree.lang.program import Op, Program
+    from forktree.lang.program import Op
 
     try:
         document = json.loads(text)
@@ -83,7 +85,7 @@ def program_from_json(text: str) -> Program:
                 raise LanguageError(f"a branch is a number from 0 on, not {branch!r}")
             ops.append(Op(branch, decode_node({key: value for key, value in item.items() if key != "on"})))
         parameters = tuple(map(str, document["parameters"]))
-        return Program(str(document["name"]), parameters, tuple(ops), decode_data(document["returns"]))
+        return cls(str(document["name"]), parameters, tuple(ops), decode_data(document["returns"]))
     except (KeyError, TypeError, AttributeError) as error:
         raise LanguageError(f"this JSON is not a program: {type(error).__name__}: {error}") from error
 

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn, assert_never
+from typing import TYPE_CHECKING, NoReturn, TypeVar, assert_never
 
 from forktree.lang import ir
 from forktree.lang.errors import LanguageError, RoleError, UndefinedVariableError
@@ -19,8 +19,10 @@ from forktree.lang.errors import LanguageError, RoleError, UndefinedVariableErro
 if TYPE_CHECKING:
     from forktree.lang.program import Program
 
+ProgramT = TypeVar("ProgramT", bound="Program")
 
-def verify(program: Program) -> Program:
+
+def verify(program: ProgramT) -> ProgramT:
     """The program itself, when it keeps the rules.
 
     Raises:

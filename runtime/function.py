@@ -9,7 +9,6 @@ import inspect
 import pickle
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from forktree.lang import ir
@@ -18,6 +17,7 @@ from forktree.lang.sampling import Sampling
 from forktree.runtime.cursor import Cursor
 from forktree.runtime.defaults import get_defaults
 from forktree.runtime.executor import Executor, get_executor
+from forktree.runtime.options import Options
 from forktree.runtime.protocol import Backend
 from forktree.runtime.run import Run, current_scope
 from forktree.runtime.state import State
@@ -25,30 +25,9 @@ from forktree.runtime.values import Failure, Value, note_line, wait_on_loop
 
 if TYPE_CHECKING:
     from forktree.runtime.map import Result, Row
+    from forktree.runtime.programs import Program
 
 _RUN_OPTIONS = ("backend", "sampling", "seed")
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a run uses where its program says nothing."""
-
-    backend: Backend | None = None
-    sampling: Sampling | None = None
-
-    def over(self, backend: Backend | None, sampling: Sampling | None, seed: int | None) -> Options:
-        """These options with what is given in their place; a seed goes into the sampling."""
-        if backend is None and sampling is None and seed is None:
-            return self
-        if sampling is None and seed is None:
-            return Options(backend, self.sampling)
-        given = Sampling() if sampling is None else sampling
-        if not isinstance(given, Sampling):
-            raise LanguageError(f"sampling= takes ft.Sampling(...), not {sampling!r}")
-        if seed is not None:
-            given = replace(given, seed=seed)
-        merged = given if self.sampling is None else given.over(self.sampling)
-        return Options(backend or self.backend, merged)
 
 
 class Function:
@@ -99,6 +78,21 @@ class Function:
     @property
     def options(self) -> Options:
         return self._options
+
+    @property
+    def receiver(self) -> tuple[Any, ...]:
+        """The instance, for a method; else empty."""
+        return self._receiver
+
+    @property
+    def bound(self) -> dict[str, Any]:
+        """What `bind` gave."""
+        return dict(self._bound)
+
+    @property
+    def num_leading(self) -> int:
+        """How many parameters come before the program's own: the receiver and the state."""
+        return len(self._receiver) + 1
 
     def __get__(self, instance: Any, owner: type | None = None) -> Function:
         if instance is None:
@@ -176,6 +170,16 @@ class Function:
             TypeError: arguments that do not fit, before any request.
         """
         return self._start(args, kwargs, is_outside=True)[1]
+
+    def trace(self, *args: Any, **kwargs: Any) -> Program:
+        """The program as data: given arguments (and defaults) are constants, missing ones stay open.
+
+        Raises:
+            TraceError: the body needs a value that only a run can know; the message names the line.
+        """
+        from forktree.runtime.trace import trace
+
+        return trace(self, args, kwargs)
 
     def map(
         self,

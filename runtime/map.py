@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from forktree.lang.errors import LanguageError
 from forktree.runtime.executor import MAX_BODY_THREADS, get_executor
@@ -19,7 +19,6 @@ from forktree.runtime.progress import ProgressBar
 from forktree.runtime.values import Callback
 
 if TYPE_CHECKING:
-    from forktree.runtime.function import Function
     from forktree.runtime.run import Run
     from forktree.runtime.state import State
 
@@ -51,12 +50,24 @@ class Result:
     replayed: bool = False
 
 
+class Startable(Protocol):
+    """What can be mapped: a `@function`, or a `Program`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_async(self) -> bool: ...
+
+    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, State]: ...
+
+
 class Batch:
     """The rows of one map in flight. Owned by the thread or task that takes the results."""
 
     def __init__(
         self,
-        program: Function,
+        program: Startable,
         rows: Iterable[Row],
         concurrency: int,
         *,
@@ -164,7 +175,7 @@ def _result_of(run: Run, state: State, row: Row, index: int) -> Result:
         return Result(False, state, None, error, row, index)
 
 
-def concurrency_of(program: Function, concurrency: int | None) -> int:
+def concurrency_of(program: Startable, concurrency: int | None) -> int:
     """How many rows run at once. Raises ValueError for fewer than one."""
     if concurrency is None:
         return _ASYNC_CONCURRENCY if program.is_async else MAX_BODY_THREADS
@@ -174,7 +185,7 @@ def concurrency_of(program: Function, concurrency: int | None) -> int:
 
 
 def run_map(
-    program: Function,
+    program: Startable,
     rows: Iterable[Row],
     concurrency: int | None,
     progress: bool,
@@ -195,7 +206,7 @@ def run_map(
 
 
 def iterate_map(
-    program: Function,
+    program: Startable,
     rows: Iterable[Row],
     concurrency: int | None,
     progress: bool,
@@ -211,7 +222,7 @@ def iterate_map(
 
 
 def _iterate(
-    program: Function,
+    program: Startable,
     rows: Iterable[Row],
     limit: int,
     progress: bool,
@@ -237,7 +248,7 @@ def _iterate(
 
 
 async def iterate_map_async(
-    program: Function,
+    program: Startable,
     rows: Iterable[Row],
     concurrency: int | None,
     progress: bool,
@@ -282,7 +293,7 @@ def _check_on_error(on_error: str) -> None:
 
 
 def _bar(
-    program: Function, rows: Iterable[Row], progress: bool
+    program: Startable, rows: Iterable[Row], progress: bool
 ) -> contextlib.AbstractContextManager[ProgressBar | None]:
     if not progress:
         return contextlib.nullcontext()

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from forktree.lang import ir
-from forktree.lang.program import Op, Program
+from forktree.lang.program import Op
 from forktree.runtime.protocol import Completion, TokenLogprob
 
 
@@ -97,7 +97,3 @@ class Recorder:
 
     def add(self, branch: int, node: ir.Node) -> None:
         self.ops.append(Op(branch, node))
-
-    def program(self) -> Program:
-        """What was recorded so far."""
-        return Program(self.name, (), tuple(self.ops))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from forktree.lang.errors import RunCancelledError
 from forktree.lang.sampling import Sampling
 from forktree.runtime.executor import Executor
-from forktree.runtime.protocol import Backend
+from forktree.runtime.protocol import Backend, Branch
 from forktree.runtime.record import Recorder
 from forktree.runtime.values import Callback, Failure, Value
 
@@ -135,6 +135,21 @@ class Run:
         self.notify_names()
         self.leave()
 
+    def finish_body_with(self, result: Value) -> None:
+        """The body's value is `result`, as soon as that is there."""
+
+        def finish() -> None:
+            if self.body.is_set:
+                return
+            try:
+                value = result.get()
+            except BaseException as error:
+                self.fail_body(error)
+            else:
+                self.finish_body(value)
+
+        result.on_set(finish)
+
     def fail_body(self, error: BaseException) -> None:
         """The body raised: what is still going on has no reader any more."""
         failure = next((known for known in self.failures if known.error is error), None) or Failure(error)
@@ -153,6 +168,22 @@ class Run:
         waiters, self._name_waiters = self._name_waiters, []
         for callback in waiters:
             callback()
+
+    def tokens(self, branch: Branch | None) -> tuple[int, ...]:
+        """The ids of a branch, as the backend renders it; blocks."""
+        result = Value()
+
+        async def ask() -> None:
+            try:
+                result.set(await self.backend.tokens(branch))
+            except BaseException as error:
+                result.fail(Failure(error))
+
+        if not self.executor.is_loop_thread:
+            self.executor.spawn(ask())
+        self.executor.wait(lambda: result.is_set, result.on_set, instead="await s.atokens()")
+        ids: tuple[int, ...] = result.get()
+        return ids
 
     # Failure
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from forktree.lang import expressions, ir
 from forktree.lang.errors import LanguageError, TimeoutError, UndefinedVariableError
-from forktree.lang.program import Program
 from forktree.runtime import protocol, streams
 from forktree.runtime.forks import ForkGroup
 from forktree.runtime.messages import messages_of
 from forktree.runtime.record import Meta
-from forktree.runtime.values import Failure, Value, wait_on_loop
+from forktree.runtime.values import Value, wait_on_loop
 
 if TYPE_CHECKING:
     from forktree.runtime.cursor import Cursor
     from forktree.runtime.function import Function
+    from forktree.runtime.programs import Program
     from forktree.runtime.run import Run
 
 
@@ -168,6 +168,9 @@ class State:
 
     async def aget(self, name: str, timeout: float | None = None) -> Any:
         """As `get`, awaited: in `async def` programs and in any event loop."""
+        known = self._bound(name)
+        if known is not None and known.is_set:
+            return known.get()
         try:
             async with asyncio.timeout(timeout):
                 while (value := self._bound(name)) is None:
@@ -228,21 +231,7 @@ class State:
         Raises:
             UnsupportedError: the backend has no token ids.
         """
-        branch = self._branch()
-        result = Value()
-        run = self._run
-
-        async def ask() -> None:
-            try:
-                result.set(await run.backend.tokens(branch))
-            except BaseException as error:
-                result.fail(Failure(error))
-
-        if run.executor.is_loop_thread:
-            raise LanguageError("tokens() would block the loop here: await s.atokens()")
-        run.executor.spawn(ask())
-        self._wait(result, "await s.atokens()", None)
-        return result.get()  # type: ignore[no-any-return]
+        return self._run.tokens(self._branch())
 
     async def atokens(self) -> tuple[int, ...]:
         """As `tokens`, awaited."""
@@ -279,7 +268,10 @@ class State:
     @property
     def program(self) -> Program:
         """The IR of what ran so far, in all branches."""
-        return self._run.recorder.program()
+        from forktree.runtime.programs import Program
+
+        recorder = self._run.recorder
+        return Program(recorder.name, (), tuple(recorder.ops))
 
     # Branches
 

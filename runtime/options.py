@@ -1,0 +1,31 @@
+"""What a run uses where its program says nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from forktree.lang.errors import LanguageError
+from forktree.lang.sampling import Sampling
+from forktree.runtime.protocol import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The backend and the sampling of a run; None leaves it to the next default."""
+
+    backend: Backend | None = None
+    sampling: Sampling | None = None
+
+    def over(self, backend: Backend | None, sampling: Sampling | None, seed: int | None) -> Options:
+        """These options with what is given in their place; a seed goes into the sampling."""
+        if backend is None and sampling is None and seed is None:
+            return self
+        if sampling is None and seed is None:
+            return Options(backend, self.sampling)
+        given = Sampling() if sampling is None else sampling
+        if not isinstance(given, Sampling):
+            raise LanguageError(f"sampling= takes ft.Sampling(...), not {sampling!r}")
+        if seed is not None:
+            given = replace(given, seed=seed)
+        merged = given if self.sampling is None else given.over(self.sampling)
+        return Options(backend or self.backend, merged)
