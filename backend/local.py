@@ -43,7 +43,7 @@ _CAPABILITIES = Capabilities(
     score=True,
     logprobs=True,
 )
-_NUM_PLANNERS = 2  # threads that render prompts and compile constraints
+_NUM_PLANNERS = 4  # threads that render prompts and compile constraints
 
 
 class Local:
@@ -135,7 +135,7 @@ class Local:
             plan,
             request.options,
             dict(zip(wholes, finished, strict=False)),
-            dict(zip(alone, finished[len(wholes) :], strict=True)),
+            dict(zip(alone, finished[len(wholes) :], strict=True)) if request.unconditional else None,
         )
 
     async def prefill(self, branch: Branch) -> None:

@@ -65,19 +65,20 @@ def scores_of(
     plan: Options,
     options: Sequence[str],
     logprobs: dict[tuple[int, ...], Finished],
-    alone: dict[tuple[int, ...], Finished],
+    alone: dict[tuple[int, ...], Finished] | None,
 ) -> ScoreResult:
     """Scores in the order of the options.
 
     Args:
         logprobs: what the engine made of each distinct sequence of `plan.ids`.
-        alone: the same for the scored ids of each, behind nothing but the start; empty if not asked for.
+        alone: the same for the scored ids of each, behind nothing but the start; None if not asked for.
     """
     scores = []
     for ids, option in zip(plan.ids, options, strict=True):
         scored = ids[plan.score_from :] if option else ()
-        unconditional = alone[scored].prompt_logprobs if scored in alone else () if alone else None
-        scores.append(OptionScore(scored, logprobs[ids].prompt_logprobs if scored else (), unconditional))
+        conditional = logprobs[ids].prompt_logprobs if scored else ()
+        unconditional = None if alone is None else alone[scored].prompt_logprobs if scored else ()
+        scores.append(OptionScore(scored, conditional, unconditional))
     usage = Usage(
         prompt_tokens=plan.score_from,
         cached_tokens=min((finished.num_cached for finished in logprobs.values()), default=0),

@@ -265,7 +265,7 @@ class Renderer:
         if not closed.can_withdraw_last or count > len(closed.ids):
             return False
         spell = self._tokenizer.token_bytes
-        withdrawn = b"".join(spell[id] for id in closed.ids.to_tuple()[-count:])
+        withdrawn = b"".join(spell[id] for id in closed.ids.last(count))
         return b"".join(spell[id] for id in segment.ids).startswith(withdrawn)
 
     def _mark_fork(self, state: State, closed: Closed) -> State:

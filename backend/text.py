@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from forktree.backend.detokenizer import TextDecoder
 from forktree.backend.engine.messages import Emission
 from forktree.backend.stops import ByteAutomaton, Finder, Match, PatternFinder, StringFinder
-from forktree.backend.tokenizer import TextDecoder
 
 
 class StopWatcher:

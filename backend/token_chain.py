@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,12 +35,16 @@ class TokenChain:
         return TokenChain(self, len(self) - count)
 
     def to_tuple(self) -> tuple[int, ...]:
+        return self.last(len(self))
+
+    def last(self, count: int) -> tuple[int, ...]:
+        """The last `count` ids, or all if there are fewer."""
         blocks: list[tuple[int, ...]] = []
         node: TokenChain | None = self
-        end = len(self)
-        while node is not None and end > 0:
+        end, start = len(self), max(0, len(self) - count)
+        while node is not None and end > start:
             if node.num_kept < end:
-                blocks.append(node.tail[: end - node.num_kept])
+                blocks.append(node.tail[max(0, start - node.num_kept) : end - node.num_kept])
                 end = node.num_kept
             node = node.parent
-        return tuple(id for block in reversed(blocks) for id in block)
+        return tuple(chain.from_iterable(reversed(blocks)))

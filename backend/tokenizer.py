@@ -9,17 +9,18 @@ Where a run of text stands decides whether the tokenizer may put its artificial 
 
 from __future__ import annotations
 
-import codecs
 import json
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from forktree.backend.chat import ChatTemplate
+from forktree.backend.clones import ANCHOR, anchored_clone, plain_clone
+from forktree.backend.detokenizer import TextDecoder
 from forktree.backend.spelling import (
     Description,
     Spelling,
@@ -30,9 +31,8 @@ from forktree.backend.spelling import (
     without_prefix_rule,
 )
 from forktree.backend.vocabulary import Vocabulary
-from forktree.lang.errors import ForktreeError, ModelError
+from forktree.lang.errors import BackendError, ForktreeError, ModelError
 
-_ANCHOR = "\U0010fffdforktree\U0010fffd"  # stands for "a special token was here"; see Tokenizer.encode_run
 _END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 
 
@@ -76,10 +76,10 @@ class Tokenizer:
         size = max([self.num_tokens, *map(_width, self._configs)])
         self.token_bytes = _spell_all(description, self.spelling, size)
         self._has_prefix_rule = has_prefix_rule(description)
-        self._plain = self._bare = self._anchored = _plain_clone(description, self.markup_ids)
+        self._plain = self._bare = self._anchored = plain_clone(description, self.markup_ids)
         if self._has_prefix_rule:
-            self._bare = _plain_clone(without_prefix_rule(description), self.markup_ids)
-            self._anchored = _with_anchor(description, self.markup_ids)
+            self._bare = plain_clone(without_prefix_rule(description), self.markup_ids)
+            self._anchored = anchored_clone(description, self.markup_ids)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -102,7 +102,10 @@ class Tokenizer:
     # --- text to ids ---------------------------------------------------------------------------------------
 
     def encode(self, text: str, *, markup: bool = False, place: Place = Place.START) -> list[int]:
-        """The ids of a text, without BOS. With `markup`, special-token spellings become special tokens."""
+        """The ids of a text, without BOS. With `markup`, special-token spellings become special tokens.
+
+        Raises BackendError: the text is no Unicode text (it holds a lone surrogate).
+        """
         if not markup:
             return self.encode_run(text, place).ids
         ids: list[int] = []
@@ -136,6 +139,7 @@ class Tokenizer:
 
     def split_markup(self, text: str) -> list[int | str]:
         """Cut a text at the special tokens that it spells: their ids, and the plain text between them."""
+        _check_unicode(text)
         encoding = self._backend.encode(text, add_special_tokens=False)
         items: list[int | str] = []
         at = 0
@@ -147,14 +151,15 @@ class Tokenizer:
         return [item for item in items if item != ""]
 
     def _encode_at(self, text: str, place: Place) -> Run:
+        _check_unicode(text)
         if place is Place.START:
             encoding = self._plain.encode(text, add_special_tokens=False)
             return Run(encoding.ids, encoding.offsets)
-        if place is Place.INSIDE or not self._has_prefix_rule or _ANCHOR in text:
+        if place is Place.INSIDE or not self._has_prefix_rule or ANCHOR in text:
             encoding = self._bare.encode(text, add_special_tokens=False)
             return Run(encoding.ids, encoding.offsets)
-        encoding = self._anchored.encode(_ANCHOR + text, add_special_tokens=False)
-        shift = len(_ANCHOR)
+        encoding = self._anchored.encode(ANCHOR + text, add_special_tokens=False)
+        shift = len(ANCHOR)
         return Run(encoding.ids[1:], [(start - shift, end - shift) for start, end in encoding.offsets[1:]])
 
     def _respell(self, text: str, place: Place, run: Run) -> Run:
@@ -262,60 +267,6 @@ class Tokenizer:
         return self.markup_ids - {self.hf.unk_token_id}
 
 
-class TextDecoder:
-    """Tokens to text, incrementally: never half a character, and the joined pieces equal the whole.
-
-    Args:
-        token_bytes: [vocab] what each token adds.
-        strips_blank: take one blank away at the very start.
-        num_skip_bytes: drop this many bytes first (they are known: the prefix that a healed output repeats).
-    """
-
-    __slots__ = ("_bytes", "_num_skip", "_strips", "_utf8", "num_chars")
-
-    def __init__(self, token_bytes: Sequence[bytes], *, strips_blank: bool = False, num_skip_bytes: int = 0) -> None:
-        self._bytes = token_bytes
-        self._strips = strips_blank
-        self._num_skip = num_skip_bytes
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self.num_chars = 0
-
-    @property
-    def has_partial_character(self) -> bool:
-        """Some bytes of a character have come, but not all."""
-        return bool(self._utf8.getstate()[0])
-
-    @property
-    def is_skipping(self) -> bool:
-        """Bytes of the known prefix are still to come."""
-        return self._num_skip > 0
-
-    def feed(self, token: int) -> str:
-        """The characters that are whole now.
-
-        Raises ValueError: the vocabulary has no such id.
-        """
-        if not 0 <= token < len(self._bytes):
-            raise ValueError(f"token id {token} is outside the vocabulary of {len(self._bytes)}")
-        spelt = self._bytes[token]
-        if self._num_skip:
-            skipped = min(self._num_skip, len(spelt))
-            self._num_skip -= skipped
-            spelt = spelt[skipped:]
-        elif self._strips and spelt:
-            self._strips = False
-            spelt = spelt.removeprefix(b" ")
-        return self._count(self._utf8.decode(spelt))
-
-    def flush(self) -> str:
-        """The output ended: U+FFFD for a character that was cut, else nothing."""
-        return self._count(self._utf8.decode(b"", final=True))
-
-    def _count(self, text: str) -> str:
-        self.num_chars += len(text)
-        return text
-
-
 def vocabulary_of(tokenizer: Any) -> Vocabulary:
     """The bytes of every token, for a tokenizer of `transformers` or ours; computed once for each.
 
@@ -330,6 +281,16 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
 
 
 _VOCABULARIES: weakref.WeakKeyDictionary[Any, Vocabulary] = weakref.WeakKeyDictionary()  # a memo: lives as its keys do
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BackendError(
+            f"the text holds a lone surrogate U+{ord(text[error.start]):04X} at character {error.start}, which no "
+            'token spells; decode the input with errors="replace"'
+        ) from None
 
 
 def _backend_of(hf: Any) -> Any:
@@ -410,25 +371,3 @@ def _spell_all(description: Description, spelling: Spelling, count: int) -> tupl
     for token in description["added_tokens"]:
         spelt[token["id"]] = token["content"].encode()
     return tuple(spelt)
-
-
-_NOTHING_AROUND: Description = {"truncation": None, "padding": None, "post_processor": None}
-
-
-def _plain_clone(description: Description, markup_ids: frozenset[int]) -> Any:
-    """The same tokenizer, but the spelling of a markup token in a text is only text."""
-    from tokenizers import Tokenizer as Backend
-
-    added = [{**token, "special": token["id"] in markup_ids} for token in description["added_tokens"]]
-    clone = Backend.from_str(json.dumps({**description, "added_tokens": added, **_NOTHING_AROUND}))
-    clone.encode_special_tokens = True  # "encode" as any other text: special tokens are not looked for
-    return clone
-
-
-def _with_anchor(description: Description, markup_ids: frozenset[int]) -> Any:
-    """The plain clone with one token more: the anchor."""
-    from tokenizers import AddedToken
-
-    clone = _plain_clone(description, markup_ids)
-    clone.add_tokens([AddedToken(_ANCHOR, normalized=False, special=False)])
-    return clone

@@ -31,6 +31,7 @@ from forktree.runtime.protocol import (
     ForkMark,
     Generated,
     GenerateRequest,
+    OptionScore,
     RoleBegin,
     RoleEnd,
     ScoreRequest,
@@ -397,8 +398,14 @@ async def test_options_are_scored_behind_one_computation_of_the_branch(toy):
         distinct = trunk + sum(len(toy.encode(option)) for option in options)
         # each option computes the branch's last token again, for the logits of its own first
         assert local.stats().prefill_tokens <= distinct + len(options)
-        assert (await local.score(ScoreRequest(branch=branch, options=("", "")))).options[0].ids == ()
-        assert await local.score(ScoreRequest(branch=None, options=()))
+
+
+async def test_empty_options_have_no_ids_and_no_options_no_scores(toy):
+    with fake_local(toy, hashed(toy)) as local:
+        result = await local.score(ScoreRequest(branch=branch_of("x"), options=("", ""), unconditional=True))
+        assert result.options == (OptionScore((), (), ()),) * 2
+        assert (await local.score(ScoreRequest(branch=None, options=()))).options == ()
+        assert local.stats().num_steps == 0
 
 
 async def test_the_order_of_options_does_not_change_their_scores(toy):

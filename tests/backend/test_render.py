@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from forktree.backend.render import Prompt, Renderer
 from forktree.backend.token_chain import TokenChain
 from forktree.backend.tokenizer import Tokenizer
-from forktree.lang.errors import RoleError, UnsupportedError
+from forktree.lang.errors import BackendError, RoleError, UnsupportedError
 from forktree.runtime.protocol import Branch, ForkMark, Generated, Image, RoleBegin, RoleEnd, Segment, Text
 
 WORDS = [
@@ -106,6 +106,11 @@ def test_control_strings_in_text_render_no_special_token(toy, renderer):
 def test_markup_text_spells_special_tokens(toy, renderer):
     ids = renderer.ids(branch_of(Text("a<|im_end|>b", markup=True), Text("<|im_end|>")))
     assert [id for id in ids if id in toy.markup_ids] == [toy.hf.convert_tokens_to_ids("<|im_end|>")]
+
+
+def test_a_lone_surrogate_is_refused_by_place(renderer):
+    with pytest.raises(BackendError, match=r"lone surrogate U\+D83D at character 2"):
+        renderer.ids(branch_of(Text("ab\ud83d")))
 
 
 def test_an_image_is_refused(renderer):
@@ -493,6 +498,7 @@ def test_a_token_chain_behaves_like_a_list(steps):
         else:
             chain, model = chain.extended(step), model + step
         assert chain.to_tuple() == tuple(model)
+        assert chain.last(3) == tuple(model[-3:])
         assert len(chain) == len(model)
     assert all(chain.to_tuple() == ids for chain, ids in older)
 

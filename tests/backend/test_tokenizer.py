@@ -11,7 +11,8 @@ from tokenizers import decoders, models
 from toy_tokenizers import byte_level, sentencepiece
 from transformers import PreTrainedTokenizerFast
 
-from forktree.backend.tokenizer import Place, TextDecoder, Tokenizer, vocabulary_of
+from forktree.backend.detokenizer import TextDecoder
+from forktree.backend.tokenizer import Place, Tokenizer, vocabulary_of
 from forktree.lang.errors import ModelError
 
 WORDS = [("h", "e"), ("l", "l"), ("Ġ", "w"), ("o", "r"), ("<", "|"), ("i", "m"), ("_", "e")]
