@@ -60,7 +60,7 @@ def _watch_first(console: Console, program: ft.Function, scan: Scan) -> ft.State
     console.rule("one receipt, as it is read")
     console.print(scan.text, markup=False, highlight=False, style="dim")
     state = program.stream(scan.text)
-    for piece in state.text_iter("receipt"):
+    for piece in state.text_iter("facts"):
         console.print(piece, end="", markup=False, highlight=False, soft_wrap=True, style="bold")
     console.print()
     return state
