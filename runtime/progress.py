@@ -38,6 +38,6 @@ class ProgressBar:
         """One more row is done."""
         self._num_failed += failed
         task = self._bar.tasks[self._task]
-        rate = f"{task.finished_speed or task.speed or 0:.1f} rows/s"
+        rate = f"{(task.completed + 1) / max(task.elapsed or 0, 1e-9):.1f} rows/s"
         shown = f"{self._num_failed} failed" if self._num_failed else ""
         self._bar.update(self._task, advance=1, rate=rate, failed=shown)
