@@ -2,11 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
+import subprocess
+import sys
 import threading
 
 import pytest
-from engine_fakes import log_softmax
+from engine_fakes import log_softmax, mix
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from local_fakes import FakeSource, fake_local, hashed, runner_of, speaker, table
 from toy_tokenizers import byte_level
 
@@ -547,3 +552,66 @@ async def test_renderings_of_a_branch_are_the_renderers(toy):
         await local.prefill(branch)
         assert local.stats().prefill_tokens == len(await local.tokens(branch))
         assert math.isclose(local.stats().pages_cached, -(-len(await local.tokens(branch)) // 4), abs_tol=1)
+
+
+# --- any program -----------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    parts=st.lists(
+        st.sampled_from(["Na", "me", ": ", " ", "A", "d", "a", "X", "\n", ForkMark()]), min_size=1, max_size=6
+    ),
+    stops=st.lists(st.sampled_from(["d", "Xb", "e ", "ada", "\n"]), max_size=2),
+    max_tokens=st.integers(1, 6),
+    pattern=st.sampled_from([None, "[a-z]+", "( |A|d|a|X|b)*", "X?"]),
+    seed=st.integers(0, 5),
+)
+def test_the_branch_after_a_generation_spells_the_branch_and_the_value(toy, parts, stops, max_tokens, pattern, seed):
+    """Whatever was healed, stopped, cut or constrained: the ids spell what is shown, byte for byte."""
+
+    def logit(history: tuple[int, ...], token: int) -> float:
+        spelt = toy.token_bytes[token]
+        return 6.0 * mix(hash(history), token, seed) if spelt.isascii() and len(spelt) < 6 else -20.0
+
+    async def go(local: Local) -> None:
+        branch = branch_of("x", *parts)
+        constraint = None if pattern is None else RegexSpec(pattern)
+        _, completion = await run(local, branch, constraint=constraint, stop=tuple(stops), max_tokens=max_tokens)
+        value = completion.segment.text
+        before, after = [await local.tokens(b) for b in (branch, Branch(branch, completion.segment))]
+        assert toy.decode(after) == toy.decode(before) + value
+        assert after[len(after) - len(completion.segment.ids) :] == completion.segment.ids
+        assert not any(stop in value for stop in stops)
+        if pattern is not None and completion.is_complete:
+            assert re.fullmatch(pattern, value)
+
+    with fake_local(toy, logit) as local:
+        asyncio.run(go(local))
+        assert not runner_of(local).faults
+
+
+def test_a_process_ends_cleanly_with_work_under_way(tmp_path):
+    """Nobody closes the backend, and a request runs when the interpreter goes down."""
+    script = tmp_path / "leave.py"
+    script.write_text(
+        "import asyncio\n"
+        "from local_fakes import fake_local, hashed\n"
+        "from toy_tokenizers import byte_level\n"
+        "from forktree.backend.tokenizer import Tokenizer\n"
+        "from forktree.lang.sampling import Sampling\n"
+        "from forktree.runtime.protocol import Branch, GenerateRequest, Text\n"
+        "toy = Tokenizer(byte_level())\n"
+        "local = fake_local(toy, hashed(toy), num_pages=4000)\n"
+        "sampling = Sampling(max_tokens=100_000, ignore_eos=True)\n"
+        "stream = local.stream(GenerateRequest(branch=Branch(None, Text('x')), sampling=sampling))\n"
+        "loop = asyncio.new_event_loop()\n"
+        "print(type(loop.run_until_complete(anext(stream))).__name__, flush=True)\n",
+        encoding="utf-8",
+    )
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, "Delta"), done.stderr
