@@ -28,6 +28,8 @@ Doubles = np.ndarray[tuple[int], np.dtype[np.float64]]
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
+_BLOCK = 32
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
@@ -38,7 +40,7 @@ class Candidates:
     """
 
     ids: Ids
-    logits: Doubles
+    logits: Floats
     end: int | None = None
 
     def keep(self, which: Ids | Flags) -> Candidates:
@@ -86,9 +88,10 @@ class Sampler:
         if not top < np.inf:
             raise EngineError(f"row {row} of the logits holds {top}; the model's weights or its input are broken")
         candidates = find_candidates(adjusted, what, self._vocab_size)
-        if not len(candidates.logits) or candidates.logits.max() == -np.inf:
+        best = _likeliest(candidates.logits) if len(candidates.ids) else None
+        if best is None or candidates.logits[best] == -np.inf:
             raise EngineError(f"row {row} has no token that may be drawn: mask, bans and bias exclude every one")
-        at = _likeliest(candidates.logits) if what.params.temperature == 0 else _draw_at(candidates, what)
+        at = best if what.params.temperature == 0 else _draw_at(candidates, what)
         return _Draw(_token(candidates, at), float(candidates.logits[at]), adjusted, adjusted is not raw)
 
     def _norms(self, logits: torch.Tensor, rows: Sequence[tuple[int, SampleRow]], draws: list[_Draw]) -> list[float]:
@@ -143,7 +146,7 @@ def adjust_logits(raw: Floats, what: SampleRow) -> Floats:
 def find_candidates(logits: Floats, what: SampleRow, vocab_size: int) -> Candidates:
     """What may be drawn from one row."""
     width = min(len(logits), vocab_size)
-    values = logits[:width].astype(np.float64)
+    values = logits[:width]
     if what.mask is None and not what.end_ids and not what.banned_ids:
         return Candidates(np.arange(width), values)
     legal = _unpack(what.mask, width)
@@ -157,7 +160,7 @@ def find_candidates(logits: Floats, what: SampleRow, vocab_size: int) -> Candida
     if not ends:
         return Candidates(ids, values[ids])
     end = max(ends, key=lambda token: (values[token], -token))
-    mass = _log_sum_exp(values[outside])
+    mass = np.float32(_log_sum_exp(values[outside].astype(np.float64)))
     return Candidates(np.append(ids, min(ends)), np.append(values[ids], mass), end)
 
 
@@ -166,18 +169,34 @@ def find_top(values: Floats, k: int) -> Ids:
     k = min(k, len(values))
     if k == 0:
         return np.empty(0, dtype=np.int64)
-    threshold = np.partition(values, len(values) - k)[len(values) - k]
-    above = np.flatnonzero(values > threshold)
-    chosen = np.concatenate([above, np.flatnonzero(values == threshold)[: k - len(above)]])
+    eligible = np.flatnonzero(values >= _lower_bound(values, k))
+    found = values[eligible]
+    threshold = np.partition(found, len(found) - k)[len(found) - k]
+    above = eligible[found > threshold]
+    chosen = np.concatenate([above, eligible[found == threshold][: k - len(above)]])
     order: Ids = chosen[np.argsort(-values[chosen], kind="stable")]
     return order
+
+
+def _lower_bound(values: Floats, k: int) -> np.float32:
+    """A number that at least k values reach: the k-th largest of the maxima of short blocks.
+
+    Selecting among all values is what takes the time; few reach this bound.
+    """
+    num_blocks = len(values) // _BLOCK
+    if k > num_blocks:
+        return np.float32(-np.inf)
+    maxima = values[: num_blocks * _BLOCK].reshape(num_blocks, _BLOCK).max(axis=1)
+    bound: np.float32 = np.partition(maxima, num_blocks - k)[num_blocks - k]
+    return bound
 
 
 def truncate(candidates: Candidates, params: SamplerParams) -> tuple[Candidates, Doubles]:
     """Temperature, top-k, top-p and min-p, in this order: what is left, with weights relative to the likeliest."""
     if 0 < params.top_k < len(candidates.ids):
         candidates = candidates.keep(np.sort(find_top(candidates.logits, params.top_k)))
-    weights = np.exp((candidates.logits - candidates.logits.max()) / params.temperature)
+    logits = candidates.logits.astype(np.float64)
+    weights = np.exp((logits - logits.max()) / params.temperature)
     if params.top_p < 1.0:
         kept = _nucleus(weights, params.top_p)
         candidates, weights = candidates.keep(kept), weights[kept]
@@ -251,7 +270,7 @@ def _hash(ids: Ids, first: np.uint32, second: np.uint32) -> np.ndarray[tuple[int
     return x
 
 
-def _likeliest(values: Doubles) -> int:
+def _likeliest(values: Floats) -> int:
     """The lowest index of the largest value: ties do not depend on the library's order."""
     return int(np.argmax(values))
 

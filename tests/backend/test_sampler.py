@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forktree.backend.engine.messages import SampleRow, SamplerParams, TokenInfo
-from forktree.backend.sampler import Sampler, adjust_logits, run_race
+from forktree.backend.sampler import Sampler, adjust_logits, find_top, run_race
 from forktree.lang.errors import EngineError
 
 VOCAB = 8
@@ -89,6 +89,13 @@ def test_a_wide_vocabulary_is_drawn_as_softmax_says() -> None:
 
 def test_top_k_keeps_exactly_k_and_the_lower_ids_of_equals() -> None:
     assert_shares(draws([1.0, 2.0, 1.0, 1.0], SamplerParams(temperature=1.0, top_k=2)), softmax([1.0, 2.0]))
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=300), st.integers(0, 80))
+@settings(max_examples=60, deadline=None)
+def test_the_top_k_are_those_of_a_stable_sort(values: list[int], k: int) -> None:
+    found = find_top(np.asarray(values, dtype=np.float32), k).tolist()
+    assert found == sorted(range(len(values)), key=lambda i: (-values[i], i))[:k]
 
 
 def test_top_p_keeps_the_fewest_that_reach_it() -> None:

@@ -86,7 +86,7 @@ def test_what_is_not_computed_is_refused(config: Any, message: str) -> None:
 
 
 def test_a_folder_without_configuration_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="has no config.json"):
+    with pytest.raises(ModelError, match=r"has no config\.json"):
         read_config(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelError, match="cannot read the configuration"):
