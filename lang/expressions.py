@@ -54,6 +54,7 @@ def gen(
     choices_method: ir.SelectMethod | Callable[..., Any] | None = None,
     return_logprob: bool | None = None,
     top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
     **constraint: Any,
 ) -> ir.Gen | ir.Select:
     """The model continues the text; the value is read as `s[name]`.
@@ -64,7 +65,8 @@ def gen(
     the model's own.
 
     With `choices_method=` the choices are scored rather than generated: it is `select`. `return_logprob` and
-    `top_logprobs_num` are SGLang's spelling of `logprobs`.
+    `top_logprobs_num` are SGLang's spelling of `logprobs`; entries always carry their text, whatever
+    `return_text_in_logprobs` says.
 
     Raises:
         LanguageError: an unknown name, or two constraints.

@@ -18,6 +18,7 @@ from forktree.runtime.cursor import Cursor
 from forktree.runtime.defaults import get_defaults
 from forktree.runtime.executor import Executor, get_executor
 from forktree.runtime.options import Options
+from forktree.runtime.ported import DEFAULT_MAX_TOKENS, SAMPLING_KEYWORDS, is_ported, run_batch, sampling_of
 from forktree.runtime.protocol import Backend
 from forktree.runtime.run import Run, current_scope
 from forktree.runtime.state import State
@@ -126,13 +127,16 @@ class Function:
         """Run to the end and return the finished state.
 
         Besides the program's own arguments it takes `backend=`, `sampling=` and `seed=`, where the program has
-        no parameter of that name.
+        no parameter of that name; and SGLang's sampling keywords (`temperature=`, `max_new_tokens=` …) and
+        `stream=`, where it takes no `**kwargs` either.
 
         Raises:
             TypeError: arguments that do not fit, before any request.
             LanguageError: inside an async program; write `await f.arun(...)` there.
             Exception: what the program raised, and the first failed generation that it never looked at.
         """
+        if "stream" in kwargs and "stream" not in self._parameters and not _takes_any_keyword(self._fn):
+            return self._run_ported(args, kwargs)
         executor = get_executor()
         if executor.is_loop_thread:
             raise LanguageError(f"{self.name}.run() would block the loop here: await {self.name}.arun()")
@@ -150,6 +154,11 @@ class Function:
             raise
         run.raise_unhandled()
         return state
+
+    def _run_ported(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State:
+        """SGLang's `run(..., stream=True)` is `stream(...)`."""
+        rest = {key: value for key, value in kwargs.items() if key != "stream"}
+        return self.stream(*args, **rest) if kwargs["stream"] else self.run(*args, **rest)
 
     async def arun(self, *args: Any, **kwargs: Any) -> State:
         """As `run`, awaited, in any event loop. Cancelling the awaiting task cancels the run."""
@@ -244,6 +253,33 @@ class Function:
         from forktree.runtime.map import iterate_map_async
 
         return iterate_map_async(self, rows, concurrency, progress, journal, on_error, ordered)
+
+    def run_batch(
+        self,
+        batch_kwargs: Iterable[Row],
+        *,
+        num_threads: int | Literal["auto"] = "auto",
+        progress_bar: bool = False,
+        generator_style: bool = False,
+        backend: Backend | None = None,
+        max_new_tokens: int = DEFAULT_MAX_TOKENS,
+        **sampling: Any,
+    ) -> list[State] | Iterator[State]:
+        """SGLang's batch: finished states in order of the rows; a failed one raises when it is read.
+
+        `map` is the form that tells which rows failed and why.
+        """
+        unknown = sorted(sampling.keys() - SAMPLING_KEYWORDS)
+        if unknown:
+            raise TypeError(f"run_batch() has no parameter {unknown[0]!r}")
+        settled = self.using(backend=backend, sampling=sampling_of({"max_new_tokens": max_new_tokens, **sampling}))
+        return run_batch(settled, batch_kwargs, num_threads, progress_bar, generator_style)
+
+    def failed_run(self, error: BaseException) -> Run:
+        """A run that ended with `error` before its body began."""
+        run, _ = self._new_run(get_executor(), {})
+        run.fail_body(error)
+        return run
 
     def __call__(self, *args: Any, **kwargs: Any) -> State:
         """Inside another program: start this one on its own fresh text, and return its state at once.
@@ -381,11 +417,16 @@ class Function:
 
     def _split(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], Options]:
         """The program's arguments, and the options of the run."""
-        if not self._bound and kwargs.keys().isdisjoint(_RUN_OPTIONS):
+        if not self._bound and kwargs.keys() <= self._parameters:
             return kwargs, self._options
         arguments = {**dict(self._bound), **kwargs}
         given = {key: arguments.pop(key, None) for key in _RUN_OPTIONS if key not in self._parameters}
-        return arguments, self._options.over(given.get("backend"), given.get("sampling"), given.get("seed"))
+        options = self._options.over(given.get("backend"), given.get("sampling"), given.get("seed"))
+        if not _takes_any_keyword(self._fn):
+            ported = (arguments.keys() & SAMPLING_KEYWORDS) - self._parameters
+            if ported:
+                options = options.over(None, sampling_of({key: arguments.pop(key) for key in ported}), None)
+        return arguments, options
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise the TypeError that calling the body would raise."""
@@ -470,5 +511,10 @@ def function(
     fn: Callable[..., Any] | None = None, /, *, backend: Backend | None = None, sampling: Sampling | None = None
 ) -> Any:
     """Make a program of a `def` or `async def`. Its first parameter is the state, whatever its name."""
-    options = Options(backend, sampling)
-    return Function(fn, options) if fn is not None else lambda fn: Function(fn, options)
+
+    def decorate(fn: Callable[..., Any]) -> Function:
+        if inspect.isfunction(fn) and is_ported(fn):
+            return Function(fn, Options(backend, Sampling(max_tokens=DEFAULT_MAX_TOKENS)).over(None, sampling, None))
+        return Function(fn, Options(backend, sampling))
+
+    return decorate if fn is None else decorate(fn)

@@ -21,7 +21,7 @@ class Options:
         if backend is None and sampling is None and seed is None:
             return self
         if sampling is None and seed is None:
-            return Options(backend, self.sampling)
+            return Options(backend or self.backend, self.sampling)
         given = Sampling() if sampling is None else sampling
         if not isinstance(given, Sampling):
             raise LanguageError(f"sampling= takes ft.Sampling(...), not {sampling!r}")

@@ -39,6 +39,7 @@ class Run:
     Attributes:
         sampling: the run's defaults, or None.
         body: the value that the body returned.
+        outcome: what the run raised at its end, if it did.
         failures: every failure of this run and of the programs it called, for the end of the outermost one.
     """
 
@@ -55,6 +56,7 @@ class Run:
         "failures",
         "lock",
         "name",
+        "outcome",
         "parent",
         "recorder",
         "sampling",
@@ -74,6 +76,7 @@ class Run:
         self.children: list[Run] = []
         self.failures: list[Failure] = [] if parent is None else parent.failures
         self.recorder: Recorder = Recorder(name) if parent is None else parent.recorder
+        self.outcome: Failure | None = None
         self._num_busy = 0
         self._idle_waiters: list[Callback] = []
         self._name_waiters: list[Callback] = []
@@ -193,10 +196,10 @@ class Run:
 
     def raise_unhandled(self) -> None:
         """Raise the body's error, or the first failure that the program never saw."""
-        if self.body.failure is not None:
-            self.body.failure.throw()
-        for failure in self.failures:
-            if not failure.observed:
+        failures = [self.body.failure] if self.body.failure is not None else self.failures
+        for failure in failures:
+            if failure is self.body.failure or not failure.observed:
+                self.outcome = failure
                 failure.throw()
 
     def cancel(self, failure: Failure | None = None) -> None:

@@ -139,6 +139,8 @@ class State:
         """`with s.scope("name"): …`: the text that is appended inside becomes a variable."""
         return ScopeSpan(self, name)
 
+    var_scope = scope  # SGLang's name
+
     def call(self, function: Function, *args: Any, **kwargs: Any) -> Any:
         """Run another program's body on this state and return what it returns.
 
@@ -350,8 +352,12 @@ class State:
         run.executor.wait(lambda: run.is_settled, run.on_settled, instead=instead)
 
     def _settle_outside(self) -> None:
+        """Outside, nothing is whole before the body has ended; what it ended with is raised here."""
         if self._is_outside:
-            self._wait(self._run.body, "await s.asettle()", None)
+            run = self._run
+            self._wait(run.body, "await s.asettle()", None)
+            if run.is_settled and run.outcome is not None:
+                run.outcome.throw()
 
     def _branch(self) -> protocol.Branch | None:
         self._settle_outside()
