@@ -68,11 +68,10 @@ class Derivatives:
 
     def _captured(self, term: Term, byte: int) -> Term | None:
         classes, text, context = term.args
-        if byte == _QUOTE:
+        if byte == _QUOTE:  # a quote that is part of a key is escaped, and then no language may end before it
             for language, tag in classes:
                 if language.nullable:
                     return self.terms.ref(("key", context, tag, text))
-            return None
         left = [(_target(self._arcs(language), byte), tag) for language, tag in classes]
         kept = [(language, tag) for language, tag in left if language is not None]
         more = None if text is None else text + bytes([byte])

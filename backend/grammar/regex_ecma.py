@@ -67,7 +67,7 @@ class EcmaParser(PythonParser):
             return ":"
         if self._peek() in ("=", "!", "<", ">"):
             return super()._group_prefix(start)
-        self._fail("unknown group: ECMA-262 has (?:…), (?<name>…) and look-around", start)
+        return self._fail("unknown group: ECMA-262 has (?:…), (?<name>…) and look-around", start)
 
     def _assertion_escape(self, letter: str) -> Assertion | None:
         match letter:

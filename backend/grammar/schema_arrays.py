@@ -86,7 +86,7 @@ class ArrayWriter:
     def __init__(self, values: Values) -> None:
         self._values = values
         self._terms = values.terms
-        self._can_end_memo: dict[tuple[Arrays, ArrayState], bool] = {}
+        self._endable: set[tuple[Arrays, ArrayState]] = set()  # only grows, as what can be met only grows
 
     def is_met(self, shape: Arrays) -> bool:
         """Whether some array fits the shape."""
@@ -185,9 +185,9 @@ class ArrayWriter:
 
     def _can_end(self, shape: Arrays, start: ArrayState) -> bool:
         key = (shape, start)
-        if key not in self._can_end_memo:
-            self._can_end_memo[key] = self._search(shape, start)
-        return self._can_end_memo[key]
+        if key not in self._endable and self._search(shape, start):
+            self._endable.add(key)
+        return key in self._endable
 
     def _search(self, shape: Arrays, start: ArrayState) -> bool:
         seen = {start}
