@@ -243,6 +243,15 @@ def smol(smol_tokenizer) -> Tokenizer:
 
 
 @pytest.mark.model
+def test_a_loaded_tokenizer_is_the_one_that_transformers_finds(model_dir, smol):
+    loaded = Tokenizer.load(model_dir)
+    assert type(loaded.hf) is type(smol.hf)
+    assert loaded.hf.get_vocab() == smol.hf.get_vocab()
+    assert loaded.hf.chat_template == smol.hf.chat_template
+    assert (loaded.vocabulary.token_bytes, loaded.eos_ids) == (smol.vocabulary.token_bytes, smol.eos_ids)
+
+
+@pytest.mark.model
 def test_the_models_tokenizer_agrees_with_transformers_on_text(smol):
     path = Path(__file__).parents[1] / "data" / "tokenizers" / "nasty_texts.jsonl"
     for line in path.read_text(encoding="utf-8").splitlines():
