@@ -3,10 +3,41 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
-from forktree.lang.errors import LanguageError
-from forktree.runtime.protocol import Backend
+from forktree.lang.errors import LanguageError, UnsupportedError
+from forktree.runtime.protocol import (
+    Backend,
+    Branch,
+    Capabilities,
+    Completion,
+    Delta,
+    GenerateRequest,
+    ScoreRequest,
+    ScoreResult,
+)
+
+
+class NoBackend:
+    """Stands in a finished state that was restored without one: it can be read, and not continued."""
+
+    name = "no backend"
+    capabilities = Capabilities()
+
+    def stream(self, request: GenerateRequest) -> AsyncIterator[Delta | Completion]:
+        raise UnsupportedError("this state was restored from a journal; run the program to continue it")
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        raise UnsupportedError("this state was restored from a journal; run the program to continue it")
+
+    async def prefill(self, branch: Branch) -> None:
+        """Nothing to compute."""
+
+    async def tokens(self, branch: Branch | None) -> tuple[int, ...]:
+        raise UnsupportedError("this state was restored from a journal, without a backend that knows its tokens")
+
+    def close(self) -> None:
+        """Nothing to release."""
 
 
 class Defaults:

@@ -15,7 +15,7 @@ from forktree.lang import ir
 from forktree.lang.errors import LanguageError
 from forktree.lang.sampling import Sampling
 from forktree.runtime.cursor import Cursor
-from forktree.runtime.defaults import get_defaults
+from forktree.runtime.defaults import NoBackend, get_defaults
 from forktree.runtime.executor import Executor, get_executor
 from forktree.runtime.options import Options
 from forktree.runtime.ported import DEFAULT_MAX_TOKENS, SAMPLING_KEYWORDS, is_ported, run_batch, sampling_of
@@ -25,7 +25,7 @@ from forktree.runtime.state import State
 from forktree.runtime.values import Failure, Value, note_line, wait_on_loop
 
 if TYPE_CHECKING:
-    from forktree.runtime.map import Result, Row
+    from forktree.runtime.map import AnyJournal, Result, Row
     from forktree.runtime.programs import Program
 
 _RUN_OPTIONS = ("backend", "sampling", "seed")
@@ -196,7 +196,7 @@ class Function:
         *,
         concurrency: int | None = None,
         progress: bool = False,
-        journal: str | None = None,
+        journal: AnyJournal = None,
         on_error: Literal["return", "raise"] = "return",
         ordered: bool = True,
     ) -> list[Result]:
@@ -214,7 +214,7 @@ class Function:
         *,
         concurrency: int | None = None,
         progress: bool = False,
-        journal: str | None = None,
+        journal: AnyJournal = None,
         on_error: Literal["return", "raise"] = "return",
         ordered: bool = True,
     ) -> Iterator[Result]:
@@ -229,7 +229,7 @@ class Function:
         *,
         concurrency: int | None = None,
         progress: bool = False,
-        journal: str | None = None,
+        journal: AnyJournal = None,
         on_error: Literal["return", "raise"] = "return",
         ordered: bool = True,
     ) -> list[Result]:
@@ -245,7 +245,7 @@ class Function:
         *,
         concurrency: int | None = None,
         progress: bool = False,
-        journal: str | None = None,
+        journal: AnyJournal = None,
         on_error: Literal["return", "raise"] = "return",
         ordered: bool = True,
     ) -> AsyncIterator[Result]:
@@ -274,6 +274,16 @@ class Function:
             raise TypeError(f"run_batch() has no parameter {unknown[0]!r}")
         settled = self.using(backend=backend, sampling=sampling_of({"max_new_tokens": max_new_tokens, **sampling}))
         return run_batch(settled, batch_kwargs, num_threads, progress_bar, generator_style)
+
+    def idle_run(self) -> Run:
+        """A run whose body has not begun and that has no branch yet."""
+        return Run(get_executor(), self._options.backend or NoBackend(), self._options.sampling, self.name)
+
+    def fingerprint(self) -> str:
+        """A checksum of the body, of what is bound to it and of its sampling."""
+        from forktree.runtime.journal import fingerprint_function
+
+        return fingerprint_function(self._fn, (self._bound, self._options.sampling))
 
     def failed_run(self, error: BaseException) -> Run:
         """A run that ended with `error` before its body began."""

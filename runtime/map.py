@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from forktree.lang.errors import LanguageError
 from forktree.runtime.executor import MAX_BODY_THREADS, get_executor
+from forktree.runtime.journal import Journal, JournalFile, fingerprint_rows, restore_state
 from forktree.runtime.progress import ProgressBar
 from forktree.runtime.values import Callback
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from forktree.runtime.state import State
 
 Row = Mapping[str, Any] | tuple[Any, ...]
+AnyJournal = Journal | str | Path | None
 OnError = Literal["return", "raise"]
 
 _ASYNC_CONCURRENCY = 256
@@ -61,6 +64,14 @@ class Startable(Protocol):
 
     def start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, State]: ...
 
+    def idle_run(self) -> Run:
+        """A run whose body has not begun, for a row that comes from a journal."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A checksum that changes with the program."""
+        ...
+
 
 class Batch:
     """The rows of one map in flight. Owned by the thread or task that takes the results."""
@@ -72,9 +83,11 @@ class Batch:
         concurrency: int,
         *,
         ordered: bool,
+        journal: JournalFile | None,
         notify: Callable[[Result], None],
     ) -> None:
         self._program = program
+        self._journal = journal
         self._rows = enumerate(rows)
         self._concurrency = concurrency
         self._ordered = ordered
@@ -101,6 +114,10 @@ class Batch:
 
     def _start(self, index: int, row: Row) -> None:
         args, kwargs = _arguments(row, index)
+        stored = None if self._journal is None else self._journal.find(index, row)
+        if stored is not None:
+            self._waiting[index] = _replayed(self._program.idle_run(), stored, row, index)
+            return
         try:
             run, state = self._program.start(args, kwargs)
         except Exception as error:
@@ -120,13 +137,28 @@ class Batch:
             self._next_index += 1
 
     def finish(self, result: Result) -> None:
-        """A row that `notify` reported."""
+        """A row that `notify` reported; it is in the journal before anybody sees it."""
         del self._running[result.index]
-        self._waiting[result.index] = result
+        self._waiting[result.index] = self._kept(result)
+
+    def _kept(self, result: Result) -> Result:
+        if self._journal is None or not result.ok:
+            return result
+        assert result.state is not None
+        try:
+            self._journal.write(result.index, result.row, result.state, result.value)
+        except LanguageError as error:
+            return replace(result, ok=False, value=None, error=error)
+        return result
 
     @property
-    def is_running(self) -> bool:
-        return bool(self._running)
+    def has_ready(self) -> bool:
+        """Is there a result whose turn it is?"""
+        return self._next_index in self._waiting if self._ordered else bool(self._waiting)
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_exhausted and not self._running and not self._waiting
 
     def cancel(self) -> None:
         """Stop what still runs."""
@@ -167,6 +199,14 @@ def _arguments(row: Row, index: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     raise LanguageError(f"row {index} is a dict of arguments or a tuple, not {row!r}")
 
 
+def _replayed(run: Run, stored: tuple[str, str, str], row: Row, index: int) -> Result:
+    try:
+        state = restore_state(run, stored)
+    except LanguageError as error:
+        return Result(False, None, None, error, row, index, replayed=True)
+    return Result(True, state, run.body.get(), None, row, index, replayed=True)
+
+
 def _result_of(run: Run, state: State, row: Row, index: int) -> Result:
     try:
         run.raise_unhandled()
@@ -189,7 +229,7 @@ def run_map(
     rows: Iterable[Row],
     concurrency: int | None,
     progress: bool,
-    journal: str | None,
+    journal: AnyJournal,
     on_error: OnError,
     ordered: bool,
 ) -> list[Result]:
@@ -210,7 +250,7 @@ def iterate_map(
     rows: Iterable[Row],
     concurrency: int | None,
     progress: bool,
-    journal: str | None,
+    journal: AnyJournal,
     on_error: OnError,
     ordered: bool,
 ) -> Iterator[Result]:
@@ -226,25 +266,28 @@ def _iterate(
     rows: Iterable[Row],
     limit: int,
     progress: bool,
-    journal: str | None,
+    journal: AnyJournal,
     on_error: OnError,
     ordered: bool,
 ) -> Iterator[Result]:
     finished = Mailbox()
-    batch = Batch(program, rows, limit, ordered=ordered, notify=finished.put)
+    kept = _open_journal(program, rows, journal)
+    batch = Batch(program, rows, limit, ordered=ordered, journal=kept, notify=finished.put)
     try:
         with _bar(program, rows, progress) as bar:
             while True:
                 batch.fill()
+                if batch.is_over:
+                    break
+                if not batch.has_ready:
+                    batch.finish(finished.take())
                 for result in batch.ready():
                     _advance(bar, result)
                     yield _checked(result, on_error)
-                batch.fill()
-                if not batch.is_running:
-                    break
-                batch.finish(finished.take())
     finally:
         batch.cancel()
+        if kept is not None:
+            kept.close()
 
 
 async def iterate_map_async(
@@ -252,7 +295,7 @@ async def iterate_map_async(
     rows: Iterable[Row],
     concurrency: int | None,
     progress: bool,
-    journal: str | None,
+    journal: AnyJournal,
     on_error: OnError,
     ordered: bool,
 ) -> AsyncIterator[Result]:
@@ -266,20 +309,30 @@ async def iterate_map_async(
         if not loop.is_closed():
             loop.call_soon_threadsafe(finished.put_nowait, result)
 
-    batch = Batch(program, rows, limit, ordered=ordered, notify=notify)
+    kept = _open_journal(program, rows, journal)
+    batch = Batch(program, rows, limit, ordered=ordered, journal=kept, notify=notify)
     try:
         with _bar(program, rows, progress) as bar:
             while True:
                 batch.fill()
+                if batch.is_over:
+                    break
+                if not batch.has_ready:
+                    batch.finish(await finished.get())
                 for result in batch.ready():
                     _advance(bar, result)
                     yield _checked(result, on_error)
-                batch.fill()
-                if not batch.is_running:
-                    break
-                batch.finish(await finished.get())
     finally:
         batch.cancel()
+        if kept is not None:
+            kept.close()
+
+
+def _open_journal(program: Startable, rows: Iterable[Row], journal: AnyJournal) -> JournalFile | None:
+    if journal is None:
+        return None
+    given = journal if isinstance(journal, Journal) else Journal(journal)
+    return JournalFile(given, program.fingerprint(), fingerprint_rows(rows))
 
 
 def _check_not_on_loop() -> None:

@@ -6,16 +6,18 @@ their values exactly as they would under the body, and one pass over the list st
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from forktree.lang import ir
+from forktree.lang.program import Op
 from forktree.lang.program import Program as ProgramData
 from forktree.lang.sampling import Sampling
 from forktree.runtime.cursor import Cursor
 from forktree.runtime.data import follow, show, value_of_data
-from forktree.runtime.defaults import get_defaults
+from forktree.runtime.defaults import NoBackend, get_defaults
 from forktree.runtime.executor import get_executor
 from forktree.runtime.options import Options
 from forktree.runtime.protocol import Backend
@@ -24,7 +26,7 @@ from forktree.runtime.state import State
 from forktree.runtime.values import wait_on_loop
 
 if TYPE_CHECKING:
-    from forktree.runtime.map import Result, Row
+    from forktree.runtime.map import AnyJournal, Result, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +98,21 @@ class Program(ProgramData):
         options = Options().over(*(kwargs.pop(key, None) for key in ("backend", "sampling", "seed")))
         return self._begin(options, {**dict(zip(self.parameters, args, strict=False)), **kwargs})
 
+    def idle_run(self) -> Run:
+        """A run that has not begun and has no branch yet."""
+        return Run(get_executor(), NoBackend(), None, self.name)
+
+    def fingerprint(self) -> str:
+        """A checksum of the operations, without their lines."""
+        return hashlib.sha256(repr(tuple(_without_sources(self.ops))).encode()).hexdigest()
+
     def map(
         self,
         rows: Iterable[Row],
         *,
         concurrency: int | None = None,
         progress: bool = False,
-        journal: str | None = None,
+        journal: AnyJournal = None,
         on_error: Literal["return", "raise"] = "return",
         ordered: bool = True,
     ) -> list[Result]:
@@ -117,7 +127,7 @@ class Program(ProgramData):
         *,
         concurrency: int | None = None,
         progress: bool = False,
-        journal: str | None = None,
+        journal: AnyJournal = None,
         on_error: Literal["return", "raise"] = "return",
         ordered: bool = True,
     ) -> Iterator[Result]:
@@ -132,7 +142,7 @@ class Program(ProgramData):
         *,
         concurrency: int | None = None,
         progress: bool = False,
-        journal: str | None = None,
+        journal: AnyJournal = None,
         on_error: Literal["return", "raise"] = "return",
         ordered: bool = True,
     ) -> AsyncIterator[Result]:
@@ -162,6 +172,11 @@ class Program(ProgramData):
         if missing or unknown:
             what = f"is missing {missing}" if missing else f"has no parameter {unknown[0]!r}"
             raise TypeError(f"program {self.name}({', '.join(self.parameters)}) {what}")
+
+
+def _without_sources(ops: Iterable[Op]) -> Iterator[tuple[int, ir.Node]]:
+    for op in ops:
+        yield op.branch, replace(op.node, source=None)
 
 
 class _Player:
