@@ -59,11 +59,11 @@ class Node:
 
 
 class PartialPage(NamedTuple):
-    """The first `num_tokens` slots of `page` continue a match; `node` is locked until they are copied."""
+    """The first `num_tokens` slots of `page` continue a match. Nothing locks it: it is to be copied before
+    anything is written to a page that is freed from now on, this one included."""
 
     page: int
     num_tokens: int
-    node: Node
 
 
 class Prefix(NamedTuple):
@@ -111,15 +111,13 @@ class RadixCache:
         return 0 if root is None else _descend(root, ids, limit)[1]
 
     def acquire(self, namespace: str, ids: list[int], limit: int) -> Prefix:
-        """Match at most `limit` tokens and lock what matched. Every lock goes back through `release`."""
+        """Match at most `limit` tokens and lock the pages that they fill, until `release`."""
         node, depth = _descend(self._root(namespace), ids, limit)
         index, rest = divmod(depth, self.page_size)
         partial = self._locate(node, index, rest) if rest else None
         holder = self._node_ending_at(node, index * self.page_size)
         self._touch(holder if partial is None else node)
         self._lock(holder)
-        if partial is not None:
-            self._lock(partial.node)
         return Prefix(holder, self._path_pages(holder), partial)
 
     def release(self, node: Node) -> None:
@@ -210,7 +208,7 @@ class RadixCache:
         while offset >= len(node.pages):
             node = next(iter(node.children.values()))
             offset = index - node.start // self.page_size
-        return PartialPage(node.pages[offset], num_tokens, node)
+        return PartialPage(node.pages[offset], num_tokens)
 
     # --- changing the tree ---------------------------------------------------------------------------------
 
@@ -251,6 +249,7 @@ class RadixCache:
         self._num_nodes -= 1
         pages = leaf.pages
         if leaf.start % self.page_size and not parent.children:
+            assert parent.num_locks == 0  # no lock ends inside a page
             parent.pages.append(pages[0])  # the last child leaves: the parent's own tokens in it stay
             pages = pages[1:]
         self._disown(leaf, pages)

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from forktree.backend.cache.pages import PageAllocator
-from forktree.backend.cache.radix import Prefix, RadixCache
+from forktree.backend.cache.radix import PartialPage, Prefix, RadixCache
 from forktree.backend.engine.request import Sequence
 
 
 class PageCopy(NamedTuple):
     """Copy the first `num_tokens` slots of page `source` to `target`, before the forward pass of the step.
 
-    Copies are carried out in the order in which they were planned: a page may be the target of a later one.
+    Copies are carried out in the order in which they were planned, and before anything is computed. A source may
+    have been evicted since, and be the target of a later copy or a page to be written: it is intact until then.
     """
 
     source: int
@@ -71,18 +72,19 @@ class KVMemory:
         """
         prefix = self.tree.acquire(seq.request.namespace, seq.ids, seq.cacheable)
         num_new = self._pages_for(len(seq.ids)) - len(prefix.pages)
-        prefix = self._fit_partial(prefix, num_new + num_reserved)
         fresh = self._take(num_new) if self.num_available >= num_new + num_reserved else None
-        if prefix.partial is not None:
-            self.tree.release(prefix.partial.node)
         if fresh is None:
             self.tree.release(prefix.node)
             return None
         seq.lock, seq.num_shared = prefix.node, len(prefix.pages)
         seq.pages = prefix.pages + fresh
-        copy = _copy_into(seq, _better(prefix, donor))
-        seq.num_computed = seq.num_shared * self.page_size + (copy.num_tokens if copy else 0)
-        return Admission(copy)
+        seq.num_computed = seq.num_shared * self.page_size
+        source = _better(prefix, donor)
+        if source is None:
+            return Admission(None)
+        seq.num_computed += source.num_tokens
+        target = fresh[0]  # it may be the source itself, evicted a moment ago: then there is nothing to copy
+        return Admission(None if source.page == target else PageCopy(source.page, target, source.num_tokens))
 
     def grow(self, seq: Sequence) -> bool:
         """Make room for every known token; False, and no change, if no page can be had."""
@@ -158,23 +160,12 @@ class KVMemory:
             self.tree.evict(missing)
         return self.allocator.alloc(num_pages)
 
-    def _fit_partial(self, prefix: Prefix, num_needed: int) -> Prefix:
-        """Let go of a partly shared page if the pool is so tight that it has to be evicted itself."""
-        if prefix.partial is None or self.num_available >= num_needed:
-            return prefix
-        self.tree.release(prefix.partial.node)
-        return prefix._replace(partial=None)
 
-
-def _better(prefix: Prefix, donor: Donor | None) -> tuple[int, int] | None:
-    """The (page, num_tokens) that continues the full pages furthest: from the tree or from a donor."""
-    best = None if prefix.partial is None else (prefix.partial.page, prefix.partial.num_tokens)
-    if donor is not None and donor.page_index == len(prefix.pages) and (best is None or donor.num_tokens > best[1]):
-        best = (donor.page, donor.num_tokens)
+def _better(prefix: Prefix, donor: Donor | None) -> PartialPage | None:
+    """What continues the full pages furthest: from the tree or from a donor."""
+    best = prefix.partial
+    if donor is None or donor.page_index != len(prefix.pages):
+        return best
+    if best is None or donor.num_tokens > best.num_tokens:
+        return PartialPage(donor.page, donor.num_tokens)
     return best
-
-
-def _copy_into(seq: Sequence, source: tuple[int, int] | None) -> PageCopy | None:
-    if source is None:
-        return None
-    return PageCopy(source[0], seq.pages[seq.num_shared], source[1])

@@ -65,7 +65,7 @@ PAIRS = st.lists(
 TRUNK = [(i * 29 + 3) % 96 for i in range(40)]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(PAIRS, st.sampled_from([1, 4, 16]), st.integers(1, 60), st.integers(1, 7), st.data())
 def test_any_forks_chunks_and_evictions_give_the_same_bits(make_pool, branches, page_size, num_tokens, num_run, data):
     pool = make_pool(page_size, 96)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from engine_fakes import Driver, FakeRunner, Listener
+from engine_fakes import Driver, FakeRunner, Listener, run_alone
 
 from forktree.lang.errors import ContextLengthError
 
@@ -69,13 +69,15 @@ def test_the_small_one_ends_after_any_other_is_cancelled_at_any_step(cancelled):
             one.check_idle()
 
 
-def test_a_request_that_fills_the_pool_gives_up_a_shared_piece_of_a_page_for_room():
+def test_a_request_that_fills_the_pool_takes_over_the_page_that_it_shares_a_piece_of():
     one = Driver(FakeRunner(num_pages=4, page_size=4))
     one.submit(range(1, 16), max_tokens=0)
     one.drain()
-    listener = one.submit([*range(1, 15), 20, 21], max_tokens=1)
+    ids = [*range(1, 15), 20, 21]
+    listener = one.submit(ids, max_tokens=1)
     one.drain()
-    assert listener.finished.num_cached == 12  # 14 tokens are known, but there is no page to copy two of them to
+    assert listener.finished.num_cached == 14
+    assert listener.finished.ids == run_alone(ids, max_tokens=1).ids
     one.check_idle()
 
 
