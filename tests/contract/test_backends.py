@@ -7,25 +7,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from forktree.backend.fake import Fake
+from forktree.backend.replay import Replay
 from forktree.lang.constraints import ChoicesSpec
 from forktree.lang.sampling import Sampling
 from forktree.runtime import protocol
 
 
-def make_fake() -> protocol.Backend:
-    return Fake(lambda request: "yes" if request.name == "choice" else "some words to read")
+def answer(request: protocol.GenerateRequest | protocol.ScoreRequest) -> str:
+    if isinstance(request, protocol.ScoreRequest):
+        return request.options[0]
+    return "yes" if request.name == "choice" else "some words to read"
 
 
-FACTORIES: dict[str, Callable[[], protocol.Backend]] = {"fake": make_fake}
+def make_fake(folder: Path) -> protocol.Backend:
+    return Fake(answer)
+
+
+def make_recording(folder: Path) -> protocol.Backend:
+    return Replay(folder / "run.jsonl", Fake(answer))
+
+
+FACTORIES: dict[str, Callable[[Path], protocol.Backend]] = {"fake": make_fake, "recording": make_recording}
 
 
 @pytest.fixture(params=sorted(FACTORIES))
-def backend(request):
-    made = FACTORIES[request.param]()
+def backend(request, tmp_path):
+    made = FACTORIES[request.param](tmp_path)
     yield made
     made.close()
 
@@ -139,8 +151,6 @@ async def test_scores_come_in_the_order_of_the_options(backend) -> None:
         pytest.skip("no scores")
     options = (" there", " purple", " there was")
     request = protocol.ScoreRequest(branch=chain(*PROMPT), options=options, unconditional=True)
-    if isinstance(backend, Fake):
-        backend = Fake({})
     result = await backend.score(request)
     assert len(result.options) == 3
     for score in result.options:
