@@ -35,6 +35,11 @@ def byte_node(mask: int) -> Node:
     return ("byte", mask)
 
 
+def text_node(data: bytes) -> Node:
+    """These bytes; one node however many they are, so that a name costs nothing until it is walked."""
+    return ("text", data)
+
+
 def is_whole(node: Node) -> bool:
     """The node is at the beginning of a character."""
     return node[0] in ("start", "byte")
@@ -44,6 +49,8 @@ def arcs_of(node: Node) -> Arcs:
     match node:
         case ("byte", int(mask)):
             return [(mask, None)]
+        case ("text", bytes(data)):
+            return [(1 << data[0], ("text", data[1:]) if len(data) > 1 else None)]
         case ("start", "raw", codes):
             return _start_arcs(codes, _ASCII_MASK)  # type: ignore[arg-type]
         case ("start", "json", codes):

@@ -36,7 +36,7 @@ class Values(Protocol):
 
     def is_met(self, goal: Goal) -> bool: ...
 
-    def name_char(self, char: str) -> Term: ...
+    def name_text(self, text: str) -> Term: ...
 
     def escaped_char(self, char: str) -> Term: ...
 
@@ -168,7 +168,7 @@ class ObjectWriter:
         classes: dict[KeyClass, list[_Step]] = {}
         for step in steps:
             if isinstance(step.member, Name):
-                key = terms.cats(self._values.name_char(char) for char in step.member.text)
+                key = self._values.name_text(step.member.text)
                 value = terms.cat(self._colon(), self._values.value(step.goal))
                 members.append(terms.cats([key, terms.literal('"'), value, self._ref(plan, step.after)]))
             else:

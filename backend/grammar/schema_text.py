@@ -10,6 +10,7 @@ Constants and names are written as JSON writers write them; free strings may use
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import groupby
 from typing import Any
 
 from forktree.backend.grammar.choices import any_of
@@ -189,11 +190,21 @@ class Writer:
             return shape.term
         return numbers.integer if shape.term is numbers.whole_valued else self.terms.both([shape.term, numbers.integer])
 
+    def name_text(self, text: str) -> Term:
+        """A constant or a name, as JSON writers write it."""
+        runs = [list(run) for _, run in groupby(text, key=_is_plain)]
+        terms = []
+        for run in runs:
+            terms += [self.terms.literal("".join(run))] if _is_plain(run[0]) else map(self.escaped_char, run)
+        return self.terms.cats(terms)
+
     def name_char(self, char: str) -> Term:
         """One character of a constant or a name, as JSON writers write it."""
-        if " " <= char <= "~" and char not in '"\\':
-            return self.terms.literal(char)
-        return self.escaped_char(char)
+        return self.terms.literal(char) if _is_plain(char) else self.escaped_char(char)
 
     def escaped_char(self, char: str) -> Term:
         return self.interpreter.escaped_char(char)
+
+
+def _is_plain(char: str) -> bool:
+    return " " <= char <= "~" and char not in '"\\'

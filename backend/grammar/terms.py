@@ -30,7 +30,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
-from forktree.backend.grammar.characters import Node, Writing, byte_node, char_node, is_whole
+from forktree.backend.grammar.characters import Node, Writing, byte_node, char_node, is_whole, text_node
 from forktree.backend.grammar.codepoints import ANY, CodeSet
 
 
@@ -122,10 +122,7 @@ class Terms:
     def literal(self, text: str | bytes) -> Term:
         """These bytes, and no other spelling of them."""
         data = text.encode() if isinstance(text, str) else text
-        term = self.epsilon
-        for value in reversed(data):
-            term = self.cat(self.byte(1 << value), term)
-        return term
+        return self.atom(text_node(data)) if data else self.epsilon
 
     def any_chars(self, writing: Writing = "raw") -> Term:
         """Every text, in this writing."""
@@ -375,9 +372,16 @@ class Terms:
         return term
 
     def _captures(self, kind: Kind, args: tuple[Any, ...]) -> bool:
-        if kind in (Kind.CAT, Kind.ALT, Kind.REPEAT):
-            return any(isinstance(one, Term) and one.captures for one in args)
-        return kind is Kind.CAPTURE or (kind is Kind.REF and self.refs_capture)
+        match kind:
+            case Kind.CAT:
+                return bool(args[0].captures or args[1].captures)
+            case Kind.ALT:
+                return any(one.captures for one in args)
+            case Kind.REPEAT:
+                return bool(args[0].captures)
+            case Kind.REF:
+                return self.refs_capture
+        return kind is Kind.CAPTURE
 
 
 def _serial(term: Term) -> int:
@@ -389,6 +393,8 @@ def _is_star(term: Term) -> bool:
 
 
 def _joined(*flavours: str | None) -> str | None:
+    if None in flavours:
+        return None
     known = set(flavours) - {""}
     if not known:
         return ""
