@@ -135,8 +135,8 @@ def adjust_logits(raw: Floats, what: SampleRow) -> Floats:
     if counts:
         ids, times = np.unique(np.asarray(what.output_ids, dtype=np.int64), return_counts=True)
         known = ids < len(raw)
-        penalty = times * params.frequency_penalty + params.presence_penalty
-        adjusted[ids[known]] -= penalty[known].astype(np.float32)
+        lowered_by = times * params.frequency_penalty + params.presence_penalty
+        adjusted[ids[known]] -= lowered_by[known].astype(np.float32)
     for token, bias in params.logit_bias:
         if 0 <= token < len(raw):
             adjusted[token] += np.float32(bias)
@@ -235,7 +235,7 @@ def run_race(ids: Ids, weights: Doubles, *, seed: int, position: int) -> int:
     cannot win. The high half of u decides that for nearly all.
     """
     keys = _keys(seed, position)
-    high = _hash(ids, keys[0], keys[1]) * 2.0**-32
+    high: Doubles = _hash(ids, keys[0], keys[1]).astype(np.float64) * 2.0**-32
     heaviest = int(np.argmax(weights))
     at = np.asarray([heaviest])
     limit = _exponential(ids[at], high[at], keys)[0] / weights[heaviest]

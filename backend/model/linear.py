@@ -77,7 +77,7 @@ def _in_blocks(x: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor])
         return compute(x)
     if len(x) == 0:
         return compute(x.new_zeros(1, x.shape[1]))[:0]
-    return torch.cat([compute(block) for block in x.split(MAX_ROWS)])
+    return torch.cat([compute(block) for block in torch.split(x, MAX_ROWS)])
 
 
 Maker = Callable[[torch.Tensor, "torch.Tensor | None"], Linear]
@@ -119,7 +119,7 @@ class LinearFactory:
             elif self._quantize == "fp16":
                 why = "fbgemm is missing" if fits else f"a weight exceeds {_LARGEST_FP16:g}"
                 raise ModelError(f"weights cannot be packed as fp16: {why}; use quantize='none'")
-        if self._quantize != "fp16" and torch.backends.mkldnn.is_available():
+        if self._quantize != "fp16" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             yield PackedLinear
 
     def _check(self, maker: Maker, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:

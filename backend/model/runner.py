@@ -189,4 +189,4 @@ def _tokenizer_size(folder: Path, model_size: int) -> int:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         _log.warning("cannot read the ids in %s (%s); every id of the model may be drawn", path, error)
         return model_size
-    return max(ids) + 1
+    return 1 + int(max(ids))

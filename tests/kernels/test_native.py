@@ -67,3 +67,13 @@ def test_the_environment_turns_it_off(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("FORKTREE_NATIVE", "0")
     assert load_native(tmp_path, num_threads=1) is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_process_has_one_pool_of_threads(native: Native) -> None:
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        pytest.skip("no /proc here")
+    paths = {line.split()[-1] for line in maps.splitlines() if "libgomp" in line}
+    assert str(native.library._name) in maps
+    assert len(paths) <= 1
