@@ -1,17 +1,21 @@
 """What every backend promises, over every backend.
 
-A backend takes part by a factory in `FACTORIES`: it makes a fresh one that answers with any text at all.
+A backend takes part by a factory in `FACTORIES`: it makes a fresh one that answers with any text at all. `local`
+is the real engine over a two-layer random model with the real tokenizer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny_models import write_tiny_model
 
 from forktree.backend.fake import Fake
+from forktree.backend.local import Local
 from forktree.backend.replay import Replay
 from forktree.lang.constraints import ChoicesSpec
 from forktree.lang.sampling import Sampling
@@ -32,7 +36,21 @@ def make_recording(folder: Path) -> protocol.Backend:
     return Replay(folder / "run.jsonl", Fake(answer))
 
 
-FACTORIES: dict[str, Callable[[Path], protocol.Backend]] = {"fake": make_fake, "recording": make_recording}
+def make_local(folder: Path) -> protocol.Backend:
+    from forktree.backend.model.store import resolve_model
+
+    source = resolve_model("smollm2-135m")
+    write_tiny_model(folder, vocab_size=49152)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(source / name, folder / name)
+    return Local(folder, kv_tokens=1024)
+
+
+FACTORIES: dict[str, Callable[[Path], protocol.Backend]] = {
+    "fake": make_fake,
+    "local": make_local,
+    "recording": make_recording,
+}
 
 
 @pytest.fixture(params=sorted(FACTORIES))
@@ -97,13 +115,14 @@ async def test_a_continued_branch_begins_with_the_ids_that_it_had(backend) -> No
 
 
 async def test_forks_share_the_trunk_s_ids(backend) -> None:
+    """All but the last, which a branch's first text may heal."""
     if not backend.capabilities.tokens:
         pytest.skip("no token ids")
     trunk = chain(*PROMPT, protocol.ForkMark())
     ids = await backend.tokens(trunk)
     for text in (" a", "b", "…"):
         branch = await backend.tokens(protocol.Branch(trunk, protocol.Text(text)))
-        assert branch[: len(ids)] == ids
+        assert branch[: len(ids) - 1] == ids[:-1]
 
 
 async def test_greedy_answers_are_the_same_twice(backend) -> None:
