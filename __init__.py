@@ -52,11 +52,24 @@ from forktree.lang.expressions import (
     tool,
     user,
 )
-from forktree.lang.program import Program
+from forktree.lang.ported import (
+    MOVED,
+    assistant_begin,
+    assistant_end,
+    greedy_token_selection,
+    system_begin,
+    system_end,
+    token_length_normalized,
+    unconditional_likelihood_normalized,
+    user_begin,
+    user_end,
+)
 from forktree.lang.sampling import Sampling
 from forktree.runtime.defaults import get_defaults, use
 from forktree.runtime.function import Function, function
 from forktree.runtime.map import Result
+from forktree.runtime.ported import flush_cache, get_server_info, set_default_backend
+from forktree.runtime.programs import Program
 from forktree.runtime.record import Meta
 from forktree.runtime.state import State
 
@@ -64,6 +77,7 @@ if TYPE_CHECKING:
     from forktree.backend.fake import Fake
     from forktree.backend.grammar.constraints import Choices, Regex, Schema
     from forktree.backend.local import Local
+    from forktree.backend.replay import Replay
     from forktree.runtime.protocol import Backend
 
 __version__ = "0.1.0"
@@ -73,6 +87,7 @@ _LAZY = {
     "Fake": "forktree.backend.fake",
     "Local": "forktree.backend.local",
     "Regex": "forktree.backend.grammar.constraints",
+    "Replay": "forktree.backend.replay",
     "Schema": "forktree.backend.grammar.constraints",
 }
 
@@ -94,6 +109,7 @@ __all__ = [
     "Program",
     "RateLimitError",
     "Regex",
+    "Replay",
     "Result",
     "RoleError",
     "RunCancelledError",
@@ -106,24 +122,38 @@ __all__ = [
     "UndefinedVariableError",
     "UnsupportedError",
     "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "flush_cache",
     "function",
     "gen",
     "gen_int",
     "gen_string",
+    "get_server_info",
+    "greedy_token_selection",
     "image",
     "markup",
     "role",
     "role_begin",
     "role_end",
     "select",
+    "set_default_backend",
     "system",
+    "system_begin",
+    "system_end",
+    "token_length_normalized",
     "tool",
+    "unconditional_likelihood_normalized",
     "use",
     "user",
+    "user_begin",
+    "user_end",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in MOVED:
+        raise AttributeError(f"forktree has no {name}; use {MOVED[name]}")
     if name not in _LAZY:
         raise AttributeError(f"module 'forktree' has no attribute {name!r}")
     value = getattr(importlib.import_module(_LAZY[name]), name)
