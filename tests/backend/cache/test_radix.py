@@ -219,6 +219,19 @@ def test_the_last_child_leaves_its_first_page_to_its_parent():
     store.check()
 
 
+def test_a_partly_shared_page_is_not_locked_and_the_counts_hold_when_it_goes():
+    store = Store()
+    store.put("abcdefghij")
+    store.put("abcdefghijklmn")
+    prefix = store.hold("abcdefX")  # the page of "ef" lies inside a node that ends inside a page
+    assert store.tree.num_evictable == 3
+    assert store.tree.evict(100) == 3
+    store.check()
+    store.tree.release(prefix.node)
+    store.check()
+    assert store.tree.evict(100) == 1
+
+
 def test_a_leaf_that_goes_uncovers_its_parent():
     store = Store()
     store.put("abcd")
