@@ -42,11 +42,12 @@ class Fake:
     """A backend that answers from a script. Its own thread-safe counters tell what was asked.
 
     Attributes:
-        requests: every request, in order of arrival.
+        requests: every request, in order of arrival; empty with `keep_requests=False`.
+        num_requests: how many there were.
         num_cancelled: generations that were given up before their end.
     """
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, *, keep_requests: bool = True) -> None:
         if isinstance(script, str):
             raise BackendError("Fake takes a list of answers, a dict or a function, not one text; write [text]")
         self._answer = _answerer(script)
@@ -54,7 +55,9 @@ class Fake:
         self._held: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._is_holding = False
         self._lock = threading.Lock()
+        self._keep_requests = keep_requests
         self.requests: list[Request] = []
+        self.num_requests = 0
         self.num_cancelled = 0
 
     @property
@@ -64,10 +67,6 @@ class Fake:
     @property
     def capabilities(self) -> protocol.Capabilities:
         return _CAPABILITIES
-
-    @property
-    def num_requests(self) -> int:
-        return len(self.requests)
 
     @property
     def num_held(self) -> int:
@@ -134,8 +133,10 @@ class Fake:
 
     async def _arrive(self, request: Request) -> Any:
         """Count the request, wait while held, and ask the script."""
-        self.requests.append(request)
-        number = len(self.requests)
+        if self._keep_requests:
+            self.requests.append(request)
+        self.num_requests += 1
+        number = self.num_requests
         if self._is_holding:
             await self._wait_for_release()
         if self._closed:

@@ -219,7 +219,7 @@ class Cursor:
         if self.queue and not self.is_active:
             self.is_active = True
             self.run.enter()
-            self.run.executor.schedule(self)
+            self.run.schedule(self)
 
     @property
     def is_idle(self) -> bool:

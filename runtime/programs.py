@@ -157,10 +157,12 @@ class Program(ProgramData):
         run = Run(executor, options.backend or get_defaults().backend(), options.sampling, self.name)
         trunk = Cursor(run, 0, {}, None)
         try:
+            run.cork()
             player = _Player(run, trunk, arguments)
             for op in self.ops:
                 player.play(op.branch, op.node)
             run.finish_body_with(value_of_data(player.localised(self.returns), run))
+            run.uncork()
         except BaseException:
             run.cancel()
             raise

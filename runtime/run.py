@@ -45,6 +45,7 @@ class Run:
 
     __slots__ = (
         "_cancelled",
+        "_corked",
         "_idle_waiters",
         "_name_waiters",
         "_num_busy",
@@ -77,6 +78,7 @@ class Run:
         self.failures: list[Failure] = [] if parent is None else parent.failures
         self.recorder: Recorder = Recorder(name) if parent is None else parent.recorder
         self.outcome: Failure | None = None
+        self._corked: list[Cursor] | None = None
         self._num_busy = 0
         self._idle_waiters: list[Callback] = []
         self._name_waiters: list[Callback] = []
@@ -93,6 +95,25 @@ class Run:
         """Raise what cancelled the run, if it was cancelled."""
         if self._cancelled is not None:
             self._cancelled.throw()
+
+    # Work for the loop
+
+    def cork(self) -> None:
+        """Hold back the start of branches until `uncork`, for a program that is appended in one go."""
+        self._corked = []
+
+    def uncork(self) -> None:
+        """Start what was held back: one wake-up of the loop for all."""
+        held, self._corked = self._corked, None
+        for cursor in held or ():
+            self.executor.schedule(cursor)
+
+    def schedule(self, cursor: Cursor) -> None:
+        """Have the branch drained on the loop."""
+        if self._corked is None:
+            self.executor.schedule(cursor)
+        else:
+            self._corked.append(cursor)
 
     # Busy and settled
 
