@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: idle threads give busy cores back soon
 
 
 @pytest.fixture(scope="session")

@@ -59,7 +59,8 @@ def test_an_unknown_command_is_a_usage_error_that_lists_the_commands(capsys: pyt
     with pytest.raises(SystemExit) as exit_:
         main(["rnu"])
     assert exit_.value.code == 2
-    assert all(name in capsys.readouterr().err for name in NAMES)
+    shown = capsys.readouterr().err
+    assert all(name in shown for name in NAMES)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_run_over_rows_prints_one_line_each_and_fails_if_one_failed(
         ["index", "value", "variables"],
     ]
     assert "TypeError" in lines[1]["error"]
-    assert "begin" in lines[1]["error"]
+    assert "'start'" in lines[1]["error"]
 
 
 @pytest.mark.model
