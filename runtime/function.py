@@ -8,7 +8,7 @@ import functools
 import inspect
 import pickle
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from forktree.lang import ir
@@ -26,6 +26,7 @@ from forktree.runtime.values import Failure, Value, note_line, wait_on_loop
 
 if TYPE_CHECKING:
     from forktree.runtime.map import AnyJournal, Result, Row
+    from forktree.runtime.plan import Plan, Prices
     from forktree.runtime.programs import Program
 
 _RUN_OPTIONS = ("backend", "sampling", "seed")
@@ -189,6 +190,27 @@ class Function:
         from forktree.runtime.trace import trace
 
         return trace(self, args, kwargs)
+
+    def explain(
+        self,
+        rows: Iterable[Row],
+        *,
+        backend: Backend | None = None,
+        prices: Prices | Mapping[str, float] | None = None,
+        max_context: int | None = None,
+    ) -> Plan:
+        """What `map(rows)` would ask for, before anything runs: the tree, what is shared, what does not fit.
+
+        Each row's body is traced, so it runs once with that row's arguments; the backend is asked for token ids
+        only.
+
+        Args:
+            prices: for a million tokens: `Prices(input=…, output=…)`, or a dict of the same.
+            max_context: the context's length, where the backend does not say.
+        """
+        from forktree.runtime.explain import explain
+
+        return explain(self, rows, backend or self._options.backend or get_defaults().backend(), prices, max_context)
 
     def map(
         self,

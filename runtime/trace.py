@@ -44,6 +44,27 @@ def trace(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return verify(Program(function.name, parameters, tuple(tracer.recorder.ops), returns))
 
 
+def trace_as_far_as_possible(
+    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[Op], TraceError | None]:
+    """The operations up to the first line that only a run can know, and why it ends there.
+
+    Raises:
+        TypeError: arguments that the function does not take, or that are missing.
+    """
+    table = SymbolTable()
+    bound, parameters = _bind(function, args, kwargs, table)
+    if parameters:
+        raise TypeError(f"{function.name}() is missing {', '.join(parameters)}")
+    tracer = Tracer(function.name, table)
+    cursor = TraceCursor(tracer, 0, {}, None)
+    try:
+        tracer.run_body(function, State(cursor), bound.args, bound.kwargs)  # type: ignore[arg-type]
+    except TraceError as error:
+        return tracer.recorder.ops, error
+    return tracer.recorder.ops, None
+
+
 def _bind(
     function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], table: SymbolTable
 ) -> tuple[inspect.BoundArguments, tuple[str, ...]]:

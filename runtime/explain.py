@@ -1,0 +1,193 @@
+"""`explain`: from rows to a `Plan`, by tracing each row and asking the backend only for token ids."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from forktree.lang import ir
+from forktree.lang.errors import UnsupportedError
+from forktree.lang.program import Op
+from forktree.runtime import protocol
+from forktree.runtime.executor import get_executor
+from forktree.runtime.plan import Plan, PlannedRequest, Prices, Refused, build_tree, count_distinct, price_of
+from forktree.runtime.run import Run
+from forktree.runtime.trace import trace_as_far_as_possible
+
+if TYPE_CHECKING:
+    from forktree.runtime.function import Function
+    from forktree.runtime.map import Row
+
+_CHARACTERS_PER_TOKEN = 4
+
+
+def explain(
+    program: Function,
+    rows: Iterable[Row],
+    backend: protocol.Backend,
+    prices: Prices | Mapping[str, float] | None,
+    max_context: int | None,
+) -> Plan:
+    """See `Function.explain`."""
+    tokenizer = _Tokenizer(backend)
+    requests: list[PlannedRequest] = []
+    refused: list[Refused] = []
+    marks = itertools.count(-1, -1)
+    num_rows = 0
+    for index, row in enumerate(rows):
+        num_rows += 1
+        args, kwargs = ((), dict(row)) if isinstance(row, Mapping) else (tuple(row), {})
+        ops, stopped = trace_as_far_as_possible(program, args, kwargs)
+        walker = _Walker(index, tokenizer, marks)
+        walker.walk(ops)
+        requests += walker.requests
+        if stopped is not None:
+            refused.append(Refused(index, program.name, f"known up to here only: {stopped}"))
+    limit = max_context if max_context is not None else getattr(backend, "max_context", None)
+    refused += _too_long(requests, limit)
+    is_bound = tokenizer.is_estimate or any(not each.is_exact for each in requests) or _is_cut(refused)
+    return _plan(program.name, num_rows, requests, tuple(refused), is_bound, prices)
+
+
+def _is_cut(refused: list[Refused]) -> bool:
+    return any(each.reason.startswith("known up to here") for each in refused)
+
+
+def _too_long(requests: list[PlannedRequest], limit: int | None) -> list[Refused]:
+    if limit is None:
+        return []
+    return [
+        Refused(each.row, each.label, f"{each.num_known} prompt tokens do not fit the context of {limit}")
+        for each in requests
+        if each.num_known >= limit
+    ]
+
+
+def _plan(
+    name: str,
+    num_rows: int,
+    requests: list[PlannedRequest],
+    refused: tuple[Refused, ...],
+    is_bound: bool,
+    prices: Prices | Mapping[str, float] | None,
+) -> Plan:
+    tree = build_tree(requests)
+    budgets = [each.max_tokens for each in requests]
+    decode = None if any(budget is None for budget in budgets) else sum(budget or 0 for budget in budgets)
+    plan = Plan(
+        name,
+        num_rows,
+        len(requests),
+        sum(each.num_known for each in requests),
+        count_distinct(tree),
+        decode,
+        is_bound,
+        tree,
+        refused,
+    )
+    return replace(plan, price=price_of(prices, plan))
+
+
+class _Tokenizer:
+    """The backend's ids of a branch, or where it has none an estimate by length."""
+
+    def __init__(self, backend: protocol.Backend) -> None:
+        self._run = Run(get_executor(), backend, None, "explain")
+        self.is_estimate = not backend.capabilities.tokens
+
+    def ids(self, branch: protocol.Branch | None) -> tuple[int, ...]:
+        if not self.is_estimate:
+            try:
+                return self._run.tokens(branch)
+            except UnsupportedError:
+                self.is_estimate = True
+        text = "" if branch is None else branch.text()
+        pieces = [text[i : i + _CHARACTERS_PER_TOKEN] for i in range(0, len(text), _CHARACTERS_PER_TOKEN)]
+        return tuple(hash(piece) & 0x7FFFFFFF for piece in pieces)
+
+
+@dataclass(slots=True)
+class _End:
+    """Where a branch of the plan stands.
+
+    Attributes:
+        before: ids up to the last generation, its mark included; `num_before` of the backend's ids are in them.
+        is_exact: everything so far is known.
+    """
+
+    branch: protocol.Branch | None
+    before: tuple[int, ...] = ()
+    num_before: int = 0
+    is_exact: bool = True
+
+
+class _Walker:
+    """Follows one row's operations and notes each request."""
+
+    def __init__(self, row: int, tokenizer: _Tokenizer, marks: Iterator[int]) -> None:
+        self._row = row
+        self._tokenizer = tokenizer
+        self._marks = marks
+        self._ends = {0: _End(None)}
+        self.requests: list[PlannedRequest] = []
+
+    def walk(self, ops: Iterable[Op]) -> None:
+        for op in ops:
+            self._step(self._ends[op.branch], op.node)
+
+    def _step(self, end: _End, node: ir.Node) -> None:
+        match node:
+            case ir.Text():
+                end.branch = protocol.Branch(end.branch, protocol.Text(node.text, node.markup))
+            case ir.RoleBegin():
+                end.branch = protocol.Branch(end.branch, protocol.RoleBegin(node.role))
+            case ir.RoleEnd():
+                end.branch = protocol.Branch(end.branch, protocol.RoleEnd(node.role))
+            case ir.Image():
+                end.branch = protocol.Branch(end.branch, protocol.Image(node.data, node.media_type))
+            case ir.Argument() | ir.Variable():
+                self._make_unknown(end, protocol.Text(""))
+            case ir.Gen():
+                for _ in range(node.sampling.n or 1):
+                    self._ask(end, f"gen {node.name or ''}".rstrip(), node.sampling.max_tokens)
+                self._make_unknown(end, protocol.Generated(""))
+            case ir.Select():
+                self._select(end, node)
+            case ir.Fork(branches=branches):
+                trunk = None if end.branch is None else protocol.Branch(end.branch, protocol.ForkMark())
+                for child in branches:
+                    self._ends[child] = _End(trunk, end.before, end.num_before, end.is_exact)
+            case ir.Call(branch=branch):
+                self._ends[branch] = _End(None)
+            case ir.Join(style=style):
+                if style == "text":
+                    self._make_unknown(end, protocol.Text(""))
+            case ir.ScopeBegin() | ir.ScopeEnd() | ir.Assign():
+                pass
+
+    def _ids(self, end: _End, branch: protocol.Branch | None) -> tuple[int, ...]:
+        return (*end.before, *self._tokenizer.ids(branch)[end.num_before :])
+
+    def _ask(self, end: _End, label: str, max_tokens: int | None, branch: protocol.Branch | None = None) -> None:
+        ids = self._ids(end, end.branch if branch is None else branch)
+        self.requests.append(PlannedRequest(self._row, label, ids, max_tokens, end.is_exact))
+
+    def _select(self, end: _End, node: ir.Select) -> None:
+        options = tuple(dict.fromkeys(node.options))
+        for option in options:
+            branch = protocol.Branch(end.branch, protocol.Text(option))
+            self._ask(end, f"select {node.name or ''}".rstrip(), 0, branch)
+        if len(options) == 1:
+            end.branch = protocol.Branch(end.branch, protocol.Text(options[0]))
+        else:
+            self._make_unknown(end, protocol.Generated(""))
+
+    def _make_unknown(self, end: _End, segment: protocol.Segment) -> None:
+        """From here on the branch holds text that only a run knows: one mark, shared by nobody else."""
+        ids = self._ids(end, end.branch)
+        end.branch = protocol.Branch(end.branch, segment)
+        end.before = (*ids, next(self._marks))
+        end.num_before = len(self._tokenizer.ids(end.branch))
+        end.is_exact = False

@@ -1,0 +1,126 @@
+"""The plan of a batch, on prompts whose words a reader can count (a token of Fake is a word)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forktree.backend.fake import Fake
+from forktree.lang.expressions import gen, select
+from forktree.runtime.function import function
+from forktree.runtime.plan import PlannedRequest, Prices, build_tree, count_distinct
+
+
+@function
+def few_shot(s, question):
+    s += "one two three four"
+    s += f" {question}"
+    s += gen("answer", max_tokens=5)
+
+
+ROWS = [{"question": "a b"}, {"question": "a c"}, {"question": "d"}]
+
+
+def test_shared_and_distinct_tokens_are_counted() -> None:
+    fake = Fake([])
+    plan = few_shot.explain(ROWS, backend=fake)
+    assert fake.num_requests == 0
+    assert (plan.num_rows, plan.num_requests) == (3, 3)
+    assert plan.requested_tokens == 6 + 6 + 5
+    assert plan.distinct_tokens == 4 + 1 + 1 + 1 + 1
+    assert plan.shared_tokens == 17 - 8
+    assert plan.decode_tokens == 15
+    assert not plan.is_bound
+
+
+def test_the_tree_shows_what_is_shared_by_how_many() -> None:
+    plan = few_shot.explain(ROWS, backend=Fake([]))
+    (root,) = plan.tree
+    assert (root.num_tokens, root.num_requests) == (4, 3)
+    assert sorted((node.num_tokens, node.num_requests) for node in root.children) == [(1, 1), (1, 2)]
+    shown = str(plan)
+    assert "prefill  8 of 17 prompt tokens; 53% are shared" in shown
+    assert "4 tokens ×3" in shown
+    assert "gen answer" in shown
+    assert plan._repr_html_().startswith("<pre>")
+    assert plan.to_dict()["shared_tokens"] == 9
+
+
+def test_the_plan_is_what_the_requests_turn_out_to_be() -> None:
+    fake = Fake(lambda request: "x")
+    plan = few_shot.explain(ROWS, backend=fake)
+    results = few_shot.using(backend=fake).map(ROWS)
+    assert sum(result.state.meta("answer").prompt_tokens for result in results) == plan.requested_tokens
+
+
+def test_text_behind_a_generation_makes_the_figures_bounds() -> None:
+    @function
+    def two_steps(s, q):
+        s += f"{q} one"
+        s += gen("first", max_tokens=3)
+        s += " two three"
+        s += gen("second")
+
+    plan = two_steps.explain([{"q": "a"}, {"q": "a"}], backend=Fake([]))
+    assert plan.is_bound
+    assert plan.decode_tokens is None
+    assert plan.requested_tokens == 2 * (2 + 4)
+    assert plan.distinct_tokens == 2 + 2 * 2
+    assert "at least" in str(plan)
+    assert "without a bound" in str(plan)
+
+
+def test_forks_and_selects_are_part_of_the_tree() -> None:
+    @function
+    def program(s, q):
+        s += f"{q} trunk"
+        left, right = s.fork(2)
+        left += " left" + gen("x", max_tokens=1, n=2)
+        right += select("y", [" yes sir", " no"])
+
+    plan = program.explain([{"q": "a"}], backend=Fake([]))
+    assert plan.num_requests == 4
+    assert plan.requested_tokens == 3 + 3 + 4 + 3
+    assert plan.distinct_tokens == 2 + 1 + 2 + 1
+    assert plan.decode_tokens == 2
+
+
+def test_a_row_that_cannot_be_traced_to_its_end_is_planned_up_to_there() -> None:
+    @function
+    def agent(s, q):
+        s += f"{q}" + gen("thought", max_tokens=4)
+        if s["thought"] == "stop":
+            s += "never"
+
+    plan = agent.explain([{"q": "a"}], backend=Fake([]))
+    assert plan.is_bound
+    assert plan.num_requests == 1
+    assert "decides" in plan.refused[0].reason or "compared" in plan.refused[0].reason
+
+
+def test_rows_that_exceed_the_context_are_named() -> None:
+    plan = few_shot.explain(ROWS, backend=Fake([]), max_context=6)
+    assert [(refused.row, refused.label) for refused in plan.refused] == [(0, "gen answer"), (1, "gen answer")]
+    assert "do not fit the context of 6" in str(plan)
+
+
+@pytest.mark.parametrize("prices", [Prices(1e6, 2e6, 0.5e6), {"input": 1e6, "output": 2e6, "cached_input": 0.5e6}])
+def test_the_price_counts_shared_tokens_at_the_cached_rate(prices) -> None:
+    plan = few_shot.explain(ROWS, backend=Fake([]), prices=prices)
+    assert plan.price == (8 + 9 * 0.5 + 15 * 2, 17 + 15 * 2)
+    assert "price" in str(plan)
+
+
+@pytest.mark.parametrize("row", [{"question": "a", "x": 1}, {}])
+def test_rows_that_do_not_fit_are_a_type_error(row) -> None:
+    with pytest.raises(TypeError):
+        few_shot.explain([row], backend=Fake([]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=12))
+def test_the_tree_has_one_token_for_each_distinct_prefix(prompts) -> None:
+    requests = [PlannedRequest(0, "gen", tuple(ids), 1, True) for ids in prompts]
+    prefixes = {tuple(ids[: n + 1]) for ids in prompts for n in range(len(ids))}
+    assert count_distinct(build_tree(requests)) == len(prefixes)
