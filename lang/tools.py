@@ -72,7 +72,7 @@ def tool_of(item: Any) -> Tool:
 def _tool_of_function(function: Callable[..., Any]) -> Tool:
     from pydantic import ConfigDict, create_model
 
-    hints = get_type_hints(function)
+    hints = get_type_hints(function, include_extras=True)  # Annotated[...] carries bounds and patterns
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):

@@ -35,7 +35,7 @@ def verify(program: ProgramT) -> ProgramT:
         if branch is None:
             _fail(op.node, f"branch {op.branch} is used before a fork opens it")
         _check(op.node, branch, branches, program)
-    for node in _references(program.returns):
+    for node in references(program.returns):
         _check_reference(node, branches, program)
     return program
 
@@ -77,7 +77,7 @@ def _check(node: ir.Node, branch: _Branch, branches: dict[int, _Branch], program
                 _fail(node, f"scope {name!r} is not the one that is open")
             branch.set(name)
         case ir.Assign(name=name, value=value):
-            for inner in _references(value):
+            for inner in references(value):
                 _check_reference(inner, branches, program)
             branch.set(name)
         case ir.Fork(branches=opened):
@@ -144,16 +144,19 @@ def _check_reference(node: ir.Argument | ir.Variable, branches: dict[int, _Branc
         raise UndefinedVariableError(f"variable {node.name!r} is read before anything sets it{ir.at(node.source)}")
 
 
-def _references(value: object) -> list[ir.Argument | ir.Variable]:
+def references(value: object) -> list[ir.Argument | ir.Variable]:
+    """The arguments and variables that a node, or data of the program, reads."""
     match value:
+        case ir.Assign(value=assigned):
+            return references(assigned)
         case ir.Argument() | ir.Variable():
             return [value]
         case ir.Sequence(items=items):
-            return [node for item in items for node in _references(item)]
+            return [node for item in items for node in references(item)]
         case tuple() | list():
-            return [node for item in value for node in _references(item)]
+            return [node for item in value for node in references(item)]
         case dict():
-            return [node for item in value.values() for node in _references(item)]
+            return [node for item in value.values() for node in references(item)]
     return []
 
 

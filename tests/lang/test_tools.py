@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from forktree.lang.errors import LanguageError
 from forktree.lang.expressions import gen
@@ -60,6 +60,14 @@ def test_a_schema_is_a_tool_without_a_function() -> None:
     call = output_from_tools([written]).value_of('{"name":"find","arguments":{}}')
     with pytest.raises(LanguageError, match="no function to run"):
         call()
+
+
+def test_bounds_and_patterns_of_an_annotated_parameter_are_in_the_schema() -> None:
+    def book(seats: Annotated[int, Field(ge=1, le=9)], train: Annotated[str, Field(pattern="^[A-Z]{2}$")]) -> None: ...
+
+    properties = json.loads(tool_of(book).parameters)["properties"]
+    assert (properties["seats"]["minimum"], properties["seats"]["maximum"]) == (1, 9)
+    assert properties["train"]["pattern"] == "^[A-Z]{2}$"
 
 
 @pytest.mark.parametrize("tools", [[], [add, add], [5], [lambda *args: None]])
