@@ -7,15 +7,15 @@ by bytes; states that differ only in counts larger than the longest token share 
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forktree.backend.grammar.alphabet import alphabet_of
 from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.counting import clipped
-from forktree.backend.grammar.reach import finishable, lacks_bytes
+from forktree.backend.grammar.reach import finishable
 from forktree.backend.grammar.terms import Term
 from forktree.backend.grammar.trie import Ints, Trie
 
@@ -24,29 +24,31 @@ Mask = NDArray[np.int32]
 MAX_MASK_BYTES = 64 << 20
 MAX_ROWS = 50_000
 _DEAD = 0
-_KEY_AGAIN = re.compile(rb'".*:.*,.*"', re.DOTALL)
 
 
 class Masks:
-    """Masks of one automaton over one vocabulary, shared by all matchers of both."""
+    """Masks of one automaton over one vocabulary, shared by all matchers of both.
+
+    `automaton` is the constraint's, without what the vocabulary cannot spell.
+
+    Raises, when made:
+        ConstraintError: the vocabulary cannot spell any legal output.
+    """
 
     def __init__(self, automaton: Automaton, trie: Trie) -> None:
-        self.automaton = automaton
+        alphabet = alphabet_of(trie.vocabulary)
+        cut = automaton if alphabet.spells(automaton) else alphabet.cut(automaton)
+        self.automaton = automaton = cut or automaton
         self.trie = trie
         self._masks: OrderedDict[Term, Mask] = OrderedDict()
         self._capacity = max(16, MAX_MASK_BYTES // (4 * self.num_words))
         self._rows = _Rows(automaton)
         eos = np.array(sorted(trie.vocabulary.eos_ids), dtype=np.int32)
         self._eos = eos[eos < trie.vocabulary.size]
-        # tokens in which a key may end and another one begin
-        self._with_keys = np.array(
-            [t for t, data in enumerate(trie.vocabulary.token_bytes) if data and _KEY_AGAIN.search(data)],
-            dtype=np.int32,
-        )
         self._end = self._packed(np.empty(0, dtype=np.int32), ends=True)
         self._nothing = self._packed(np.empty(0, dtype=np.int32), ends=False)
         self._finishable: frozenset[Term] | None = None
-        if lacks_bytes(trie.vocabulary):
+        if cut is None:
             self._finishable = finishable(automaton, trie.vocabulary, self._legal_tokens)
 
     @property
@@ -110,7 +112,7 @@ class Masks:
         token_bytes = self.trie.vocabulary.token_bytes
         illegal = [
             token
-            for token in self._with_keys.tolist()
+            for token in self.trie.two_keys
             if mask[token // 32] >> (token % 32) & 1 and self.automaton.run(state, token_bytes[token] or b"") is None
         ]
         if not illegal:

@@ -1,7 +1,7 @@
-"""Vocabularies that lack single bytes: which states some sequence of tokens can still finish.
+"""Vocabularies without a token for each byte they use: which states some sequence of tokens can still finish.
 
-With a token for every byte, whatever the automaton can finish the tokens can spell. Without, a token may lead into
-a text that no tokens complete; such states are found by walking the automaton token by token before the first mask.
+There a token may lead into a text that no tokens complete. Such states are found by walking the automaton token by
+token before the first mask.
 """
 
 from __future__ import annotations
@@ -14,13 +14,6 @@ from forktree.backend.vocabulary import Vocabulary
 from forktree.lang.errors import ConstraintError
 
 MAX_STATES = 5_000
-_NEVER_LEGAL = frozenset([0xC0, 0xC1, *range(0xF5, 0x100)])
-
-
-def lacks_bytes(vocabulary: Vocabulary) -> bool:
-    """Whether some byte that a text can have is no token of its own."""
-    single = {data[0] for data in vocabulary.token_bytes if data is not None and len(data) == 1}
-    return not single | _NEVER_LEGAL >= set(range(256))
 
 
 def finishable(

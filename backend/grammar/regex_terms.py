@@ -58,6 +58,8 @@ class _Builder:
     writing: Writing
 
     def items(self, syntax: Syntax) -> list[Item]:
+        if not _has_assertion(syntax):
+            return self._free(self._plain(syntax))
         match syntax:
             case Chars(codes):
                 return self._free(self.terms.char(codes, self.writing))
@@ -69,6 +71,19 @@ class _Builder:
                 return self._repeat(self.items(body), low, high)
             case Assertion(alternatives):
                 return [Item(before, self.terms.epsilon, after) for before, after in alternatives]
+
+    def _plain(self, syntax: Syntax) -> Term:
+        """The term of a piece without assertions."""
+        match syntax:
+            case Chars(codes):
+                return self.terms.char(codes, self.writing)
+            case Concat(parts):
+                return self.terms.cats(map(self._plain, parts))
+            case Union(options):
+                return self.terms.alt(map(self._plain, options))
+            case Repeat(body, low, high):
+                return self.terms.repeat(self._plain(body), low, high)
+        raise AssertionError(f"{syntax!r} asserts")
 
     def _free(self, term: Term) -> list[Item]:
         return [] if term.kind is Kind.EMPTY else [Item(_FREE_BEFORE, term, _FREE_AFTER)]
@@ -161,6 +176,19 @@ class _Builder:
             raise ConstraintError(f"the pattern's assertions combine in more than {_MAX_ITEMS} ways: simplify it")
         merged = [Item(before, self.terms.alt(group), after) for (before, after), group in groups.items()]
         return [item for item in merged if item.term.kind is not Kind.EMPTY]
+
+
+def _has_assertion(syntax: Syntax) -> bool:
+    match syntax:
+        case Assertion():
+            return True
+        case Concat(parts):
+            return any(map(_has_assertion, parts))
+        case Union(options):
+            return any(map(_has_assertion, options))
+        case Repeat(body):
+            return _has_assertion(body)
+    return False
 
 
 def _both_after(left: After, right: After) -> After:

@@ -132,12 +132,11 @@ def format_syntax(name: str) -> Syntax:
 
 
 def _leap_seconds() -> str:
-    """23:59:60 in universal time, written at any offset."""
-    branches = [f"23:59:60{_FRACTION}[Zz]"]
-    for minutes in range(-1439, 1440):
+    """23:59:60 in universal time, written at any offset of whole quarters of an hour (no other is in use)."""
+    branches = [f"23:59:60{_FRACTION}(?:[Zz]|-00:00)"]
+    for minutes in range(-1425, 1440, 15):
         local = (23 * 60 + 59 + minutes) % 1440
-        sign = "+" if minutes >= 0 else "-"
+        sign = "[+]" if minutes >= 0 else "-"
         offset = f"{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
-        branches.append(f"{local // 60:02}:{local % 60:02}:60{_FRACTION}[{sign}]{offset}")
-    branches.append(f"23:59:60{_FRACTION}-00:00")
+        branches.append(f"{local // 60:02}:{local % 60:02}:60{_FRACTION}{sign}{offset}")
     return "|".join(branches)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from forktree.backend.grammar.choices import any_of
 from forktree.backend.grammar.schema_meaning import Interpreter
 from forktree.backend.grammar.schema_shapes import ANYTHING, NEVER, Goal, Objects, Some
-from forktree.backend.grammar.terms import Kind, Term
+from forktree.backend.grammar.terms import Term
 from forktree.lang.errors import ConstraintError
 
 MAX_CLASSES = 256
@@ -96,7 +96,8 @@ class _Planner:
         names = [found for text in dict.fromkeys(order) for found in self._name(text)]
         classes = []
         for key_class in self._classes(dict.fromkeys(order)):
-            texts = finite_texts(key_class.language, self._interpreter)
+            is_restricted = shape.names != ANYTHING or self._splitters()
+            texts = finite_texts(key_class.language, self._interpreter) if is_restricted else None
             if texts is None:
                 classes.append(key_class)
             else:
@@ -218,25 +219,21 @@ def finite_texts(body: Term, interpreter: Interpreter) -> list[str] | None:
 
 
 def _has_cycle(start: Term, interpreter: Interpreter) -> bool:
-    """Whether the automaton has a loop, or too many states to say."""
-    if start.kind is Kind.REPEAT and start.args[2] is None:
-        return True
-    degree: dict[Term, int] = {start: 0}
-    pending = [start]
-    while pending:
-        for _, target in interpreter.derivatives.arcs(pending.pop()):
-            if target not in degree:
-                degree[target] = 0
-                pending.append(target)
-            degree[target] += 1
-        if len(degree) > _MAX_STATES:
+    """Whether the automaton has a loop, or too many states to say. Depth first: the first way back ends it."""
+    arcs = interpreter.derivatives.arcs
+    is_open = {start: True}  # on the path from the start; False once everything below was seen
+    path = [(start, iter(arcs(start)))]
+    while path:
+        state, left = path[-1]
+        _, target = next(left, (0, None))
+        if target is None:
+            is_open[state] = False
+            path.pop()
+        elif target not in is_open:
+            is_open[target] = True
+            path.append((target, iter(arcs(target))))
+        elif is_open[target]:
             return True
-    ready = [state for state, count in degree.items() if count == 0]
-    num_sorted = 0
-    while ready:
-        num_sorted += 1
-        for _, target in interpreter.derivatives.arcs(ready.pop()):
-            degree[target] -= 1
-            if degree[target] == 0:
-                ready.append(target)
-    return num_sorted < len(degree)
+        if len(is_open) > _MAX_STATES:
+            return True
+    return False

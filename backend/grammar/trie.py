@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from forktree.backend.vocabulary import Vocabulary
 
 Ints = NDArray[np.int32]
+_TWO_KEYS = re.compile(rb'".*:.*,.*"', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,6 +25,7 @@ class Trie:
         first_child, num_children: [nodes]
         first_token, num_tokens: [nodes] where in `tokens` the ids that end at the node begin, and how many.
         tokens: [text tokens] ids, grouped by node.
+        two_keys: ids in which one JSON key may end and another begin.
         longest: length of the longest token, in bytes.
     """
 
@@ -33,6 +36,7 @@ class Trie:
     first_token: Ints
     num_tokens: Ints
     tokens: Ints
+    two_keys: tuple[int, ...]
     longest: int
 
     def child(self, node: int, byte: int) -> int | None:
@@ -116,5 +120,6 @@ class _Levels:
             vocabulary,
             np.array(bytes_, dtype=np.uint8),
             *(np.array(one, dtype=np.int32) for one in (first_child, num_children, first_token, num_tokens, tokens)),
+            two_keys=tuple(t for t, data in enumerate(vocabulary.token_bytes) if data and _TWO_KEYS.search(data)),
             longest=self._longest,
         )
