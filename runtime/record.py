@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from forktree.lang import ir
@@ -89,11 +92,18 @@ def meta_of(completion: Completion, samples: tuple[Meta, ...] = ()) -> Meta:
 
 @dataclass(slots=True)
 class Recorder:
-    """The operations of one run in program order. Appending is atomic, so branches of several threads may write."""
+    """The operations of one run in program order, with those of the programs that it called.
+
+    Both verbs are atomic, so that branches and nested programs of several threads may write.
+    """
 
     name: str
     ops: list[Op] = field(default_factory=list)
-    num_branches: int = 1
+    _branches: Iterator[int] = field(default_factory=partial(itertools.count, 1))
+
+    def new_branch(self) -> int:
+        """The next number of a branch; the trunk is 0."""
+        return next(self._branches)
 
     def add(self, branch: int, node: ir.Node) -> None:
         self.ops.append(Op(branch, node))

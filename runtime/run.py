@@ -87,9 +87,7 @@ class Run:
 
     def new_branch_id(self) -> int:
         """The next number of the record's branches."""
-        branch = self.recorder.num_branches
-        self.recorder.num_branches += 1
-        return branch
+        return self.recorder.new_branch()
 
     def check_open(self) -> None:
         """Raise what cancelled the run, if it was cancelled."""

@@ -117,8 +117,7 @@ class Tracer:
 
     def call(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State:
         """A nested program: traced in place, on a fresh branch."""
-        branch = self.recorder.num_branches
-        self.recorder.num_branches += 1
+        branch = self.recorder.new_branch()
         self.recorder.add(self.root, ir.Call(function.name, branch, ir.caller_source()))
         tracer = Tracer(function.name, self.table, branch, self.recorder)
         state = State(TraceCursor(tracer, branch, {}, None))  # type: ignore[arg-type]
@@ -239,9 +238,7 @@ class TraceCursor:
         self.names[name] = self.own[name] = Value.ready(data)
 
     def fork(self, count: int, on_error: Any, source: ir.Source | None) -> list[TraceCursor]:
-        first = self.run.recorder.num_branches
-        self.run.recorder.num_branches += count
-        ids = tuple(range(first, first + count))
+        ids = tuple(self.run.recorder.new_branch() for _ in range(count))
         self._record([ir.Fork(ids, on_error, source)])
         return [TraceCursor(self.run, branch, dict(self.names), self.role) for branch in ids]
 

@@ -142,8 +142,9 @@ class Value:
         assert self._is_set
         if self._failure is not None:
             self._failure.throw()
-        if self._parse is not None:
-            self._result = self._parse()
+        parse = self._parse  # two readers may parse at once; both get an equal value
+        if parse is not None:
+            self._result = parse()
             self._parse = None
         return self._result
 

@@ -233,6 +233,16 @@ def test_branches_see_the_trunk_s_variables_and_joining_does_not_bring_those_bac
     assert program.run(backend=Fake(["v"])).ret_value == (["v", "v"], "v")
 
 
+def test_branches_see_how_the_trunk_s_variables_were_made() -> None:
+    @function
+    def program(s):
+        s += "one two" + gen("x")
+        (branch,) = s.fork(1)
+        return branch.meta("x").prompt_tokens
+
+    assert program.run(backend=Fake(["v"])).ret_value == 2
+
+
 def test_join_does_not_wait() -> None:
     fake = Fake({"x": "v"})
     fake.hold()

@@ -53,6 +53,18 @@ async def test_amap_and_aimap_give_the_same() -> None:
     assert seen == set(range(50))
 
 
+def test_each_body_runs_exactly_once() -> None:
+    calls: list[str] = []
+
+    @function
+    def noted(s, q):
+        calls.append(q)
+        s += q + gen("a")
+
+    noted.using(backend=Fake(echo)).map([{"q": f"{i}"} for i in range(10)])
+    assert sorted(calls) == sorted(f"{i}" for i in range(10))
+
+
 def test_an_empty_batch_gives_an_empty_list() -> None:
     assert program.map([]) == []
 

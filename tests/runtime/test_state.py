@@ -307,3 +307,20 @@ def test_meta_has_the_counts() -> None:
 
     meta = program.run(backend=Fake(["three four!"])).meta("x")
     assert (meta.finish_reason, meta.stop, meta.prompt_tokens, meta.completion_tokens) == ("stop", "!", 2, 2)
+
+
+def test_text_in_one_append_or_in_several_gives_the_same_ids_and_no_blank_is_lost() -> None:
+    @function
+    def in_one(s):
+        s += "Name: " + gen("n", regex="[A-Z][a-z]+") + "."
+
+    @function
+    def in_several(s):
+        s += "Na"
+        s += "me: "
+        s += gen("n", regex="[A-Z][a-z]+")
+        s += "."
+
+    one, several = (program.run(backend=Fake(["Ada"])) for program in (in_one, in_several))
+    assert one.text() == several.text() == "Name: Ada."
+    assert one.tokens() == several.tokens()

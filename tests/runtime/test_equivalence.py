@@ -1,0 +1,156 @@
+"""However a program is run, it asks the same and ends the same: random programs, run in every way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forktree.backend.fake import Fake
+from forktree.lang.errors import ServerError
+from forktree.lang.expressions import gen, select, user
+from forktree.runtime.function import function
+from forktree.runtime.programs import Program
+
+NAMES = ("a", "b", "c")
+
+
+@dataclass(frozen=True)
+class Say:
+    text: str
+
+
+@dataclass(frozen=True)
+class Ask:
+    name: str
+
+
+@dataclass(frozen=True)
+class Choose:
+    name: str
+
+
+@dataclass(frozen=True)
+class Quote:
+    """Append a variable's value, where it is set."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Set:
+    name: str
+
+
+@dataclass(frozen=True)
+class Branches:
+    bodies: tuple
+    joins: bool
+
+
+steps = st.recursive(
+    st.builds(Say, st.sampled_from(["x ", "y", " z"]))
+    | st.builds(Ask, st.sampled_from(NAMES))
+    | st.builds(Choose, st.sampled_from(NAMES))
+    | st.builds(Quote, st.sampled_from(NAMES))
+    | st.builds(Set, st.sampled_from(NAMES)),
+    lambda inner: st.builds(
+        Branches, st.lists(st.lists(inner, max_size=3).map(tuple), min_size=1, max_size=3).map(tuple), st.booleans()
+    ),
+    max_leaves=12,
+)
+bodies = st.lists(steps, max_size=6).map(tuple)
+
+
+def names_of(body: tuple) -> set[str]:
+    """What a body sets, with what its joins bring back."""
+    names: set[str] = set()
+    for step in body:
+        if isinstance(step, Ask | Choose | Set):
+            names.add(step.name)
+        elif isinstance(step, Branches) and step.joins:
+            names |= {name for each in step.bodies for name in names_of(each)}
+    return names
+
+
+def carry_out(s, body: tuple, known: set[str]) -> None:
+    """The body on a state; `known` are the names that are set there."""
+    for step in body:
+        match step:
+            case Say(text):
+                s += text
+            case Ask(name):
+                s += user("?") + gen(name)
+                known.add(name)
+            case Choose(name):
+                s += select(name, ["p", "q"])
+                known.add(name)
+            case Quote(name) if name in known:
+                s += f"<{s[name]}>"
+            case Set(name):
+                s[name] = f"set {len(known)}"
+                known.add(name)
+            case Branches(inner, joins):
+                branches = list(s.fork(len(inner)))
+                for branch, branch_body in zip(branches, inner, strict=True):
+                    carry_out(branch, branch_body, set(known))
+                new = {name for each in inner for name in names_of(each)}
+                if joins and not new & known:
+                    s.join(*branches)
+                    known |= new
+
+
+def answer(request) -> str:
+    """Depends on the whole prompt, so that any difference shows."""
+    if hasattr(request, "options"):
+        return request.options[len(request.prompt) % len(request.options)]
+    return f"{request.name}{len(request.prompt)}"
+
+
+def asked(fake: Fake) -> list[tuple]:
+    return sorted((request.name or "", request.prompt, type(request).__name__) for request in fake.requests)
+
+
+@settings(max_examples=150, deadline=None)
+@given(bodies)
+def test_body_trace_record_and_json_agree(body) -> None:
+    @function
+    def program(s):
+        carry_out(s, body, set())
+
+    first, second, third, fourth = (Fake(answer) for _ in range(4))
+    by_body = program.run(backend=first)
+    traced = program.trace()
+    by_trace = traced.run(backend=second)
+    by_record = by_body.program.run(backend=third)
+    by_json = Program.from_json(traced.to_json()).run(backend=fourth)
+    for other in (by_trace, by_record, by_json):
+        assert other.text() == by_body.text()
+        assert other.variables() == by_body.variables()
+        assert other.messages() == by_body.messages()
+        assert other.tokens() == by_body.tokens()
+    assert asked(second) == asked(third) == asked(fourth) == asked(first)
+
+
+@settings(max_examples=100, deadline=None)
+@given(bodies, st.integers(1, 6))
+def test_a_failure_anywhere_is_raised_and_nothing_hangs(body, fails_at) -> None:
+    made = 0
+
+    def script(request):
+        nonlocal made
+        made += 1
+        if made == fails_at:
+            raise ServerError("down")
+        return answer(request)
+
+    @function
+    def program(s):
+        carry_out(s, body, set())
+
+    try:
+        program.run(backend=Fake(script))
+        assert made < fails_at
+    except ServerError:
+        assert made >= fails_at
