@@ -107,6 +107,17 @@ class _Tokenizer:
         pieces = [text[i : i + _CHARACTERS_PER_TOKEN] for i in range(0, len(text), _CHARACTERS_PER_TOKEN)]
         return tuple(hash(piece) & 0x7FFFFFFF for piece in pieces)
 
+    def prompts(self, request: protocol.GenerateRequest | protocol.ScoreRequest) -> list[tuple[int, ...]] | None:
+        """What the request makes the backend compute, one prompt or one an option, where the backend can tell.
+
+        A backend may offer `prompt_ids(request)`: it knows which tokens at the end of the text are withdrawn,
+        because they are generated again to heal the boundary.
+        """
+        prompt_ids = getattr(self._run.backend, "prompt_ids", None)
+        if prompt_ids is None:
+            return None
+        return list(self._run.ask(prompt_ids(request), instead="explain outside of async programs"))
+
 
 @dataclass(slots=True)
 class _End:
@@ -150,9 +161,7 @@ class _Walker:
             case ir.Argument() | ir.Variable():
                 self._make_unknown(end, protocol.Text(""))
             case ir.Gen():
-                for _ in range(node.sampling.n or 1):
-                    self._ask(end, f"gen {node.name or ''}".rstrip(), node.sampling.max_tokens)
-                self._make_unknown(end, protocol.Generated(""))
+                self._generate(end, node)
             case ir.Select():
                 self._select(end, node)
             case ir.Fork(branches=branches):
@@ -170,17 +179,29 @@ class _Walker:
     def _ids(self, end: _End, branch: protocol.Branch | None) -> tuple[int, ...]:
         return (*end.before, *self._tokenizer.ids(branch)[end.num_before :])
 
-    def _ask(self, end: _End, label: str, max_tokens: int | None, branch: protocol.Branch | None = None) -> None:
-        ids = self._ids(end, end.branch if branch is None else branch)
+    def _note(self, end: _End, label: str, ids: tuple[int, ...], max_tokens: int | None) -> None:
         self.requests.append(PlannedRequest(self._row, label, ids, max_tokens, end.is_exact))
+
+    def _generate(self, end: _End, node: ir.Gen) -> None:
+        ids = self._ids(end, end.branch)
+        if end.is_exact:
+            request = protocol.GenerateRequest(branch=end.branch, heal=node.heal, name=node.name)
+            ids = (self._tokenizer.prompts(request) or [ids])[0]
+        for _ in range(node.sampling.n or 1):
+            self._note(end, f"gen {node.name or ''}".rstrip(), ids, node.sampling.max_tokens)
+        self._make_unknown(end, protocol.Generated(""))
 
     def _select(self, end: _End, node: ir.Select) -> None:
         options = tuple(dict.fromkeys(node.options))
-        for option in options:
-            branch = protocol.Branch(end.branch, protocol.Text(option))
-            self._ask(end, f"select {node.name or ''}".rstrip(), 0, branch)
+        branches = [protocol.Branch(end.branch, protocol.Text(option)) for option in options]
+        prompts = None
+        if end.is_exact:
+            request = protocol.ScoreRequest(branch=end.branch, options=options, name=node.name)
+            prompts = self._tokenizer.prompts(request)
+        for ids in prompts or [self._ids(end, branch) for branch in branches]:
+            self._note(end, f"select {node.name or ''}".rstrip(), ids, 0)
         if len(options) == 1:
-            end.branch = protocol.Branch(end.branch, protocol.Text(options[0]))
+            end.branch = branches[0]
         else:
             self._make_unknown(end, protocol.Generated(""))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from forktree.lang.errors import RunCancelledError
@@ -193,19 +193,29 @@ class Run:
 
     def tokens(self, branch: Branch | None) -> tuple[int, ...]:
         """The ids of a branch, as the backend renders it; blocks."""
+        ids: tuple[int, ...] = self.ask(self.backend.tokens(branch), instead="await s.atokens()")
+        return ids
+
+    def ask(self, question: Coroutine[Any, Any, Any], *, instead: str) -> Any:
+        """What a verb of the backend answers; blocks.
+
+        Raises:
+            LanguageError: on the loop's thread; `instead` says what to write there.
+        """
         result = Value()
 
-        async def ask() -> None:
+        async def work() -> None:
             try:
-                result.set(await self.backend.tokens(branch))
+                result.set(await question)
             except BaseException as error:
                 result.fail(Failure(error))
 
-        if not self.executor.is_loop_thread:
-            self.executor.spawn(ask())
-        self.executor.wait(lambda: result.is_set, result.on_set, instead="await s.atokens()")
-        ids: tuple[int, ...] = result.get()
-        return ids
+        if self.executor.is_loop_thread:
+            question.close()
+        else:
+            self.executor.spawn(work())
+        self.executor.wait(lambda: result.is_set, result.on_set, instead=instead)
+        return result.get()
 
     # Failure
 

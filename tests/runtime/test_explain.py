@@ -105,6 +105,28 @@ def test_rows_that_exceed_the_context_are_named() -> None:
     assert "do not fit the context of 6" in str(plan)
 
 
+class Healing(Fake):
+    """Withdraws the last token of every prompt before a generation, and tells."""
+
+    async def prompt_ids(self, request):
+        if hasattr(request, "options"):
+            ids = await self.tokens(request.branch)
+            return [(*ids, index) for index, _ in enumerate(request.options)]
+        return [(await self.tokens(request.branch))[:-1]]
+
+
+def test_a_backend_that_knows_what_it_will_compute_is_asked() -> None:
+    plan = few_shot.explain(ROWS, backend=Healing([]))
+    assert plan.requested_tokens == 5 + 5 + 4
+    assert plan.distinct_tokens == 4 + 1
+
+    @function
+    def chosen(s):
+        s += "one two" + select("x", ["a", "b c d"])
+
+    assert chosen.explain([{}], backend=Healing([])).distinct_tokens == 2 + 2
+
+
 @pytest.mark.parametrize("prices", [Prices(1e6, 2e6, 0.5e6), {"input": 1e6, "output": 2e6, "cached_input": 0.5e6}])
 def test_the_price_counts_shared_tokens_at_the_cached_rate(prices) -> None:
     plan = few_shot.explain(ROWS, backend=Fake([]), prices=prices)
