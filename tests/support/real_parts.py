@@ -1,0 +1,30 @@
+"""The real engine, made small: two layers of random weights behind the built-in model's tokenizer."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tiny_models import write_tiny_model
+
+from forktree.backend.local import Local
+
+_TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+def write_wild_model(folder: Path, model_dir: Path, **changes: Any) -> Path:
+    """A model that says anything at all, in the tokens of the model in `model_dir`."""
+    write_tiny_model(folder, vocab_size=49152, **changes)
+    for name in _TEXT_FILES:
+        shutil.copy(model_dir / name, folder / name)
+    return folder
+
+
+def assert_idle(local: Local) -> None:
+    """Nothing runs or waits, no page is held, and every page is free or cached."""
+    stats = local.stats()
+    assert stats.num_running == stats.num_waiting == stats.kv_tokens_used == 0, stats
+    assert stats.pages_free + stats.pages_cached == stats.pages_total, stats
+    local.flush_cache()
+    assert local.stats().pages_free == stats.pages_total, "a lock was left"
