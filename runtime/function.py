@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import functools
 import inspect
 import pickle
-import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from forktree.lang import ir
 from forktree.lang.errors import LanguageError
 from forktree.lang.sampling import Sampling
+from forktree.runtime.bodies import Body, call_on, launch, run_here
 from forktree.runtime.cursor import Cursor
 from forktree.runtime.defaults import NoBackend, get_defaults
 from forktree.runtime.executor import Executor, get_executor
 from forktree.runtime.options import Options
 from forktree.runtime.ported import DEFAULT_MAX_TOKENS, SAMPLING_KEYWORDS, is_ported, run_batch, sampling_of
 from forktree.runtime.protocol import Backend
+from forktree.runtime.references import global_of, load_global
 from forktree.runtime.run import Run, current_scope
 from forktree.runtime.state import State
-from forktree.runtime.values import Failure, Value, note_line, wait_on_loop
+from forktree.runtime.values import wait_on_loop
 
 if TYPE_CHECKING:
     from forktree.runtime.map import AnyJournal, Result, Row
@@ -38,7 +37,7 @@ class Function:
     A function inside a class is a method: the instance comes first, the state second.
     """
 
-    __slots__ = ("__dict__", "_bound", "_fn", "_is_async", "_options", "_owner", "_parameters", "_receiver")
+    __slots__ = ("__dict__", "_body", "_bound", "_fn", "_is_async", "_options", "_parameters", "_receiver")
 
     def __init__(
         self,
@@ -55,6 +54,7 @@ class Function:
         self._options = options
         self._bound = bound
         self._receiver = receiver
+        self._body = Body(fn, receiver)
         self._is_async = inspect.iscoroutinefunction(fn)
         self._parameters = frozenset(fn.__code__.co_varnames[: _num_parameters(fn)])
         functools.update_wrapper(self, fn)
@@ -145,10 +145,10 @@ class Function:
         state = State(run.cursors[0])
         try:
             if self._is_async:
-                self._check(args, kwargs)
-                executor.spawn(self._run_async_body(run, state, args, kwargs), _context_of(run))
+                self._body.check(args, kwargs)
+                launch(self._body, run, state, args, kwargs, executor.bodies.submit)
             else:
-                self._run_body(run, state, args, kwargs)
+                run_here(self._body, run, state, args, kwargs)
             executor.wait(lambda: run.is_settled, run.on_settled, instead="await arun()")
         except BaseException:
             run.cancel()
@@ -336,11 +336,11 @@ class Function:
     def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_outside: bool) -> tuple[Run, State]:
         executor = get_executor()
         run, kwargs = self._new_run(executor, kwargs)
-        self._check(args, kwargs)
+        self._body.check(args, kwargs)
         state = State(run.cursors[0])
         is_nested = current_scope.get() is not None
         submit = executor.bodies.submit_nested if is_nested else executor.bodies.submit
-        self._launch(run, state, args, kwargs, submit)
+        launch(self._body, run, state, args, kwargs, submit)
         return run, State(run.cursors[0], is_outside=True) if is_outside else state
 
     def start_nested(self, parent: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State:
@@ -348,7 +348,7 @@ class Function:
         executor = parent.executor
         arguments, options = self._split(kwargs)
         options = Options(options.backend or parent.backend, options.sampling or parent.sampling)
-        self._check(args, arguments)
+        self._body.check(args, arguments)
         source = ir.caller_source()
         with parent.lock:
             parent.check_open()
@@ -360,86 +360,16 @@ class Function:
             parent.children.append(run)
         state = State(run.cursors[branch])
         if executor.is_loop_thread:
-            self._launch(run, state, args, arguments, executor.bodies.submit_nested)
+            launch(self._body, run, state, args, arguments, executor.bodies.submit_nested)
         else:
-            self._launch(run, state, args, arguments, executor.bodies.start_or_run)
+            launch(self._body, run, state, args, arguments, executor.bodies.start_or_run)
         return State(run.cursors[branch], is_outside=True)
 
     def call_on(self, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the body on a state that exists, and return what it returns; awaitable on the loop."""
         arguments = {**dict(self._bound), **kwargs}
-        self._check(args, arguments)
-        run = state._run
-        if not self._is_async and not run.executor.is_loop_thread:
-            return self._fn(*self._receiver, state, *args, **arguments)
-        if run.executor.is_loop_thread:
-            return self._call_on_async(state, args, arguments)
-        result = Value()
-
-        async def work() -> None:
-            try:
-                result.set(await self._fn(*self._receiver, state, *args, **arguments))
-            except BaseException as error:
-                result.fail(Failure(error))
-
-        run.executor.spawn(work(), contextvars.copy_context())
-        run.executor.wait(lambda: result.is_set, result.on_set, instead="await it")
-        return result.get()
-
-    async def _call_on_async(self, state: State, args: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
-        if self._is_async:
-            return await self._fn(*self._receiver, state, *args, **arguments)
-        result, context = Value(), contextvars.copy_context()
-
-        def work() -> None:
-            try:
-                result.set(context.run(self._fn, *self._receiver, state, *args, **arguments))
-            except BaseException as error:
-                result.fail(Failure(error))
-
-        state._run.executor.bodies.submit_nested(work)
-        await result.wait()
-        return result.get()
-
-    def _launch(
-        self,
-        run: Run,
-        state: State,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        submit: Callable[[Callable[[], None]], object],
-    ) -> None:
-        if self._is_async:
-            run.executor.spawn(self._run_async_body(run, state, args, kwargs), _context_of(run))
-        else:
-            context = contextvars.copy_context()
-            submit(functools.partial(context.run, self._run_body_quietly, run, state, args, kwargs))
-
-    def _run_body(self, run: Run, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        token = current_scope.set(run)
-        try:
-            result = self._fn(*self._receiver, state, *args, **kwargs)
-        except BaseException as error:
-            _note_program_line(error, self._fn, run.name)
-            run.fail_body(error)
-            raise
-        finally:
-            current_scope.reset(token)
-        run.finish_body(result)
-
-    def _run_body_quietly(self, run: Run, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """In a thread of the pool: the error is the run's, and is raised where the run is read."""
-        with contextlib.suppress(BaseException):
-            self._run_body(run, state, args, kwargs)
-
-    async def _run_async_body(self, run: Run, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        try:
-            result = await self._fn(*self._receiver, state, *args, **kwargs)
-        except BaseException as error:
-            _note_program_line(error, self._fn, run.name)
-            run.fail_body(error)
-        else:
-            run.finish_body(result)
+        self._body.check(args, arguments)
+        return call_on(self._body, state, args, arguments)
 
     def _new_run(self, executor: Executor, kwargs: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
         arguments, options = self._split(kwargs)
@@ -460,13 +390,6 @@ class Function:
                 options = options.over(None, sampling_of({key: arguments.pop(key) for key in ported}), None)
         return arguments, options
 
-    def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raise the TypeError that calling the body would raise."""
-        try:
-            inspect.signature(self._fn).bind(*self._receiver, None, *args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{self.name}(): {error}") from None
-
     # Pickling and copying
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Function:
@@ -477,7 +400,7 @@ class Function:
 
     def __reduce__(self) -> tuple[Any, ...] | str:
         """By reference to the module's global, as Python functions do."""
-        base = _global_of(self._fn)
+        base = global_of(self._fn)
         if base is self:
             return str(self._fn.__qualname__)
         if not isinstance(base, Function) or base._fn is not self._fn:
@@ -490,17 +413,9 @@ class Function:
 def _rebuild(
     module: str, qualname: str, options: Options, bound: tuple[tuple[str, Any], ...], receiver: tuple[Any, ...]
 ) -> Function:
-    __import__(module)
-    base = functools.reduce(getattr, qualname.split("."), sys.modules[module])
+    base = load_global(module, qualname)
     assert isinstance(base, Function)
     return Function(base._fn, options, bound, receiver)
-
-
-def _global_of(fn: Callable[..., Any]) -> Any:
-    try:
-        return functools.reduce(getattr, fn.__qualname__.split("."), sys.modules[fn.__module__])
-    except (AttributeError, KeyError):
-        return None
 
 
 def _num_parameters(fn: Callable[..., Any]) -> int:
@@ -514,25 +429,6 @@ def _has_state(fn: Callable[..., Any], num_before: int) -> bool:
 
 def _takes_any_keyword(fn: Callable[..., Any]) -> bool:
     return bool(fn.__code__.co_flags & inspect.CO_VARKEYWORDS)
-
-
-def _context_of(run: Run) -> contextvars.Context:
-    """The caller's context, in which programs that the body calls are nested ones."""
-    context = contextvars.copy_context()
-    context.run(current_scope.set, run)
-    return context
-
-
-def _note_program_line(error: BaseException, fn: Callable[..., Any], name: str) -> None:
-    """Name the program's line that the error passed through."""
-    line = None
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code is fn.__code__:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    if line is not None:
-        note_line(error, f"program {name} ({fn.__code__.co_filename}:{line})")
 
 
 @overload

@@ -6,6 +6,7 @@ is. Its lock guards the queues, names and ends of all its branches.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine
@@ -39,6 +40,7 @@ class Run:
     Attributes:
         sampling: the run's defaults, or None.
         body: the value that the body returned.
+        body_task: the task of an `async def` body, once it runs.
         outcome: what the run raised at its end, if it did.
         failures: every failure of this run and of the programs it called, for the end of the outermost one.
     """
@@ -51,6 +53,7 @@ class Run:
         "_num_busy",
         "backend",
         "body",
+        "body_task",
         "children",
         "cursors",
         "executor",
@@ -73,6 +76,7 @@ class Run:
         self.parent = parent
         self.lock = threading.Lock()
         self.body = Value()
+        self.body_task: asyncio.Task[Any] | None = None
         self.cursors: dict[int, Cursor] = {}
         self.children: list[Run] = []
         self.failures: list[Failure] = [] if parent is None else parent.failures
@@ -88,6 +92,11 @@ class Run:
     def new_branch_id(self) -> int:
         """The next number of the record's branches."""
         return self.recorder.new_branch()
+
+    @property
+    def cancelled_by(self) -> BaseException | None:
+        """What cancelled the run, if it was cancelled."""
+        return None if self._cancelled is None else self._cancelled.error
 
     def check_open(self) -> None:
         """Raise what cancelled the run, if it was cancelled."""
@@ -240,6 +249,9 @@ class Run:
                 return
             self._cancelled = failure
             children, cursors = list(self.children), list(self.cursors.values())
+        task = self.body_task
+        if task is not None and not self.body.is_set:
+            self.executor.call(task.cancel)
         for child in children:
             child.cancel(failure)
         for cursor in cursors:

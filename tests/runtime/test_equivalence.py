@@ -63,42 +63,38 @@ steps = st.recursive(
 bodies = st.lists(steps, max_size=6).map(tuple)
 
 
-def names_of(body: tuple) -> set[str]:
-    """What a body sets, with what its joins bring back."""
-    names: set[str] = set()
-    for step in body:
-        if isinstance(step, Ask | Choose | Set):
-            names.add(step.name)
-        elif isinstance(step, Branches) and step.joins:
-            names |= {name for each in step.bodies for name in names_of(each)}
-    return names
+def carry_out(s, body: tuple, known: set[str]) -> set[str]:
+    """The body on a state on which the names `known` are set; the names that it set."""
+    known, own = set(known), set()
 
+    def note(*names: str) -> None:
+        known.update(names)
+        own.update(names)
 
-def carry_out(s, body: tuple, known: set[str]) -> None:
-    """The body on a state; `known` are the names that are set there."""
     for step in body:
         match step:
             case Say(text):
                 s += text
             case Ask(name):
                 s += user("?") + gen(name)
-                known.add(name)
+                note(name)
             case Choose(name):
                 s += select(name, ["p", "q"])
-                known.add(name)
+                note(name)
             case Quote(name) if name in known:
                 s += f"<{s[name]}>"
             case Set(name):
                 s[name] = f"set {len(known)}"
-                known.add(name)
+                note(name)
             case Branches(inner, joins):
                 branches = list(s.fork(len(inner)))
+                new: set[str] = set()
                 for branch, branch_body in zip(branches, inner, strict=True):
-                    carry_out(branch, branch_body, set(known))
-                new = {name for each in inner for name in names_of(each)}
+                    new |= carry_out(branch, branch_body, known)
                 if joins and not new & known:
                     s.join(*branches)
-                    known |= new
+                    note(*new)
+    return own
 
 
 def answer(request) -> str:

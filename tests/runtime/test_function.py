@@ -8,6 +8,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -295,6 +296,25 @@ async def test_cancelling_the_awaiting_task_cancels_the_run() -> None:
         await task
     await ended.wait()
     assert seen == ["cancelled"]
+
+
+async def test_an_async_body_that_waits_for_the_world_is_cancelled_with_its_run() -> None:
+    started, ended = threading.Event(), threading.Event()
+
+    @function
+    async def program(s):
+        started.set()
+        try:
+            await asyncio.Event().wait()  # for ever
+        finally:
+            ended.set()
+
+    state = program.stream(backend=Fake([]))
+    assert started.wait(10)
+    state.cancel()
+    assert ended.wait(10)
+    with pytest.raises(RunCancelledError):
+        await state.aget("x")
 
 
 def test_run_inside_an_async_program_names_arun() -> None:
