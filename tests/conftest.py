@@ -10,6 +10,26 @@ import pytest
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: idle threads give busy cores back soon
 
 
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest):
+    """Compares text with a file of tests/golden, or writes it under --update-golden."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare
+
+
 @pytest.fixture(scope="session")
 def model_dir() -> Path:
     """The built-in model's folder, fetched on first use."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +14,6 @@ from forktree.lang.errors import LanguageError
 from forktree.lang.expressions import assistant, gen, image, markup, select, system, user
 from forktree.lang.program import Op, Program, merge_texts
 from forktree.lang.sampling import Sampling
-
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 class Receipt(BaseModel):
@@ -66,8 +63,8 @@ def every_node() -> Program:
     return Program("read_receipt", ("text", "when"), steps, returns)
 
 
-def test_golden_every_node_prints_readably() -> None:
-    assert str(every_node()) == (GOLDEN / "every_node.txt").read_text(encoding="utf-8")
+def test_golden_every_node_prints_readably(golden) -> None:
+    golden("every_node.txt", str(every_node()))
 
 
 def test_a_program_survives_json() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
@@ -13,8 +12,6 @@ from forktree.lang.errors import LanguageError, RoleError, TraceError, Undefined
 from forktree.lang.expressions import assistant, gen, select, system, user
 from forktree.runtime.function import function
 from forktree.runtime.programs import Program
-
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 class Receipt(BaseModel):
@@ -37,8 +34,8 @@ def read_receipt(s, text, kinds=("food", "fuel", "other")):
 SCRIPT = {"receipt": {"company": "Shell", "total": 12.4}, "kind": "fuel"}
 
 
-def test_golden_a_traced_program_prints_as_it_was_written() -> None:
-    assert str(read_receipt.trace()) == (GOLDEN / "read_receipt.txt").read_text(encoding="utf-8")
+def test_golden_a_traced_program_prints_as_it_was_written(golden) -> None:
+    golden("read_receipt.txt", str(read_receipt.trace()))
 
 
 def test_given_arguments_are_constants_and_missing_ones_stay_open() -> None:
