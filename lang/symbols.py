@@ -50,6 +50,13 @@ class SymbolTable:
                 nodes.append(ir.Text(piece, markup, source))
         return nodes
 
+    def check_known(self, node: ir.Node) -> None:
+        """Raise TraceError when a name, an option, a stop or a constraint of the node holds a symbol."""
+        # `repr` escapes private-use characters wherever they stand in the node.
+        if repr(_OPEN)[1:-1] in repr(node):
+            what = type(node).__name__.lower()
+            raise TraceError(f"{what} needs names, options and constraints that are known{ir.at(node.source)}")
+
     def has_marker(self, value: object) -> bool:
         """Does this text hold a symbol?"""
         return isinstance(value, str) and (_OPEN in value or _CLOSE in value)

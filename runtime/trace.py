@@ -218,6 +218,12 @@ class TraceCursor:
                 case ir.Text():
                     self._record(self.run.table.split(node.text, node.markup, node.source))
                     continue
+                case ir.Argument() | ir.Variable():
+                    self._record([node])
+                    continue
+                case _:
+                    self.run.table.check_known(node)
+            match node:
                 case ir.Gen(name=str(name)) | ir.Select(name=str(name)) | ir.ScopeEnd(name=name):
                     self._bind(name)
                 case ir.RoleBegin() | ir.RoleEnd():

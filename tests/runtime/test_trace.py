@@ -133,6 +133,26 @@ def test_text_that_a_string_method_broke_is_noticed() -> None:
         program.trace()
 
 
+@pytest.mark.parametrize(
+    "expr",
+    [
+        lambda x: select("k", [f"{x}", "b"]),
+        lambda x: gen(f"{x}"),
+        lambda x: gen("a", stop=f"{x}"),
+        lambda x: gen("a", choices=[f"{x}"]),
+        lambda x: gen("a", schema={"const": f"{x}"}),
+    ],
+)
+def test_a_symbol_inside_an_option_a_name_or_a_constraint_is_a_trace_error(expr) -> None:
+    @function
+    def program(s, x):
+        s += expr(x)
+
+    with pytest.raises(TraceError, match=r"are known.*test_trace\.py"):
+        program.trace()
+    assert program.trace("y")
+
+
 def test_python_values_unroll() -> None:
     @function
     def program(s, names, is_loud):
