@@ -271,8 +271,15 @@ def _check_pattern(pattern: object) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ConstraintError(f"{pattern!r} is not a pattern: {error.msg}", pointer=str(error.pos)) from error
+        pointer = "" if error.pos is None else f"position {error.pos}"
+        raise ConstraintError(f"{pattern!r} is not a pattern: {error.msg}", pointer=pointer) from error
+    except (OverflowError, RecursionError) as error:
+        raise ConstraintError(f"the pattern {_shortened(pattern)} is too large: {error}") from error
     return pattern
+
+
+def _shortened(pattern: str) -> str:
+    return repr(pattern if len(pattern) <= 80 else pattern[:79] + "…")
 
 
 def _output_from_regex(pattern: object) -> Output:

@@ -290,4 +290,5 @@ def nodes_of(value: object) -> tuple[Appendable, ...]:
 
 
 def at(source: Source | None) -> str:
+    """The end of a message that names the line; empty where the line is not known."""
     return "" if source is None else f" (at {source})"

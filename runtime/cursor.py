@@ -153,7 +153,7 @@ class Cursor:
             for name in names:
                 values = [branch.own[name] for branch in branches if name in branch.own]
                 self._bind(name, values[0] if style == "values" and len(values) == 1 else combine(values))
-            if style == "text":
+            if style == "text" and self.failure is None:
                 tips = [branch._tip_value(mark=False) for branch in branches]
                 for branch in branches:
                     branch._start()
