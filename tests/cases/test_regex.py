@@ -10,6 +10,7 @@ from grammar_walks import TOY, accepts_by_tokens, legal, tokenised
 
 from forktree.backend.grammar.constraints import Regex
 from forktree.lang.errors import ConstraintError
+from forktree.lang.expressions import gen
 
 
 @pytest.mark.parametrize(
@@ -119,3 +120,21 @@ def test_every_spelling_of_the_alternatives_text_is_legal() -> None:
             assert token in legal(matcher)
             matcher.advance(token)
         assert matcher.is_complete()
+
+
+@pytest.mark.parametrize("keyword", ["regex", "stop_regex"])
+@pytest.mark.parametrize(
+    ("pattern", "pointer", "reason"),
+    [
+        ("a(b", "position 1", "missing )"),
+        ("(?<=a+)b", "", "fixed-width"),
+        ("a{5000000000}", "", "too large"),
+        ("(" * 5000 + ")" * 5000, "", "too large"),
+    ],
+)
+def test_gen_refuses_a_broken_pattern_as_such(keyword: str, pattern: str, pointer: str, reason: str) -> None:
+    with pytest.raises(ConstraintError) as caught:
+        gen("x", **{keyword: pattern})
+    assert caught.value.pointer == pointer
+    assert reason in caught.value.reason
+    assert len(str(caught.value)) < 300

@@ -94,7 +94,7 @@ def test_an_unknown_keyword_is_refused_and_the_constraints_are_listed() -> None:
 def test_a_broken_pattern_is_refused_with_its_position() -> None:
     with pytest.raises(ConstraintError) as caught:
         gen("x", regex="ab(")
-    assert caught.value.pointer == "2"
+    assert caught.value.pointer == "position 2"
     with pytest.raises(ConstraintError):
         gen("x", stop_regex="[")
 
