@@ -80,14 +80,12 @@ def test_compact_output_has_no_blank_outside_its_texts() -> None:
 @pytest.mark.parametrize(("whitespace", "most"), [(2, 2), ("bounded", 1000)])
 def test_a_run_of_blanks_comes_to_an_end(whitespace: Any, most: int) -> None:
     matcher = walked(Schema(TAGS, whitespace=whitespace), "{")
-    for num_blanks in range(1001):
-        allowed = set(legal(matcher))
-        assert allowed, "a dead end"
-        if not allowed & set(BLANKS):
-            break
+    num_blanks = 0
+    while set(legal(matcher)) & set(BLANKS) and num_blanks <= most:
         matcher.advance(ord(" "))
+        num_blanks += 1
     assert num_blanks <= most
-    assert ord('"') in allowed
+    assert ord('"') in legal(matcher)
 
 
 # --- keys ------------------------------------------------------------------------------------------------------
@@ -181,10 +179,9 @@ def test_a_list_of_values_and_a_length_hold_together() -> None:
 def test_a_keyword_is_enforced_or_refused_by_name_or_listed(schema: dict[str, Any]) -> None:
     try:
         constraint = Schema(schema)
-    except ConstraintError as error:
-        keyword = error.pointer.rpartition("/")[2]
+    except ConstraintError as refusal:
+        keyword = refusal.pointer.rpartition("/")[2]
         assert keyword in schema
-        assert keyword in str(error)
         return
     validator = jsonschema.Draft202012Validator(schema)
     texts = [random_text(constraint, random.Random(seed), most=40) for seed in range(40)]

@@ -14,8 +14,11 @@ _TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 def write_wild_model(folder: Path, model_dir: Path, **changes: Any) -> Path:
-    """A model that says anything at all, in the tokens of the model in `model_dir`."""
-    write_tiny_model(folder, vocab_size=49152, **changes)
+    """A model that says anything at all, in the tokens of the model in `model_dir`.
+
+    Its output layer is wider than the vocabulary, as many models' are: 128 ids are no token.
+    """
+    write_tiny_model(folder, vocab_size=49152 + 128, **changes)
     for name in _TEXT_FILES:
         shutil.copy(model_dir / name, folder / name)
     return folder
