@@ -52,6 +52,7 @@ from forktree.lang.expressions import (
     tool,
     user,
 )
+from forktree.lang.passes import drop_unread, merge_text, share_trunk
 from forktree.lang.ported import (
     MOVED,
     assistant_begin,
@@ -65,12 +66,16 @@ from forktree.lang.ported import (
     user_end,
 )
 from forktree.lang.sampling import Sampling
+from forktree.lang.tools import Tool, ToolCall
 from forktree.runtime.defaults import get_defaults, use
 from forktree.runtime.function import Function, function
+from forktree.runtime.journal import Journal
 from forktree.runtime.map import Result
+from forktree.runtime.plan import Plan, Prices
 from forktree.runtime.ported import flush_cache, get_server_info, set_default_backend
 from forktree.runtime.programs import Program
-from forktree.runtime.record import Meta
+from forktree.runtime.protocol import TokenLogprob
+from forktree.runtime.record import Meta, OptionMeta
 from forktree.runtime.state import State
 
 if TYPE_CHECKING:
@@ -102,10 +107,14 @@ __all__ = [
     "ForktreeError",
     "Function",
     "IncompleteError",
+    "Journal",
     "LanguageError",
     "Local",
     "Meta",
     "ModelError",
+    "OptionMeta",
+    "Plan",
+    "Prices",
     "Program",
     "RateLimitError",
     "Regex",
@@ -118,12 +127,16 @@ __all__ = [
     "ServerError",
     "State",
     "TimeoutError",
+    "TokenLogprob",
+    "Tool",
+    "ToolCall",
     "TraceError",
     "UndefinedVariableError",
     "UnsupportedError",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "drop_unread",
     "flush_cache",
     "function",
     "gen",
@@ -133,11 +146,13 @@ __all__ = [
     "greedy_token_selection",
     "image",
     "markup",
+    "merge_text",
     "role",
     "role_begin",
     "role_end",
     "select",
     "set_default_backend",
+    "share_trunk",
     "system",
     "system_begin",
     "system_end",
@@ -162,7 +177,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted([*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"])
 
 
 def _make_default_backend() -> Backend:

@@ -33,6 +33,7 @@ from forktree.runtime.protocol import (
 )
 
 if TYPE_CHECKING:
+    from forktree.backend.engine.inspect import CachedNode, StepRecord
     from forktree.backend.engine.stats import EngineStats
 
 T = TypeVar("T")
@@ -194,6 +195,14 @@ class Local:
     def stats(self) -> EngineStats:
         """A snapshot of what the engine has done and holds; all zero before the model is loaded."""
         return self._model.stats()
+
+    def timeline(self) -> tuple[StepRecord, ...]:
+        """The engine's last steps, at most 1,024, the oldest first."""
+        return self._model.timeline()
+
+    def cached_tree(self) -> dict[str, tuple[CachedNode, ...]]:
+        """The radix tree of what is cached, by namespace (a program's is "")."""
+        return self._model.cached_tree()
 
     def flush_cache(self) -> int:
         """Forget every cached token that no running request uses; returns how many pages that freed."""

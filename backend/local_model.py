@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.inspect import CachedNode, StepRecord
 from forktree.backend.engine.loop import Engine
 from forktree.backend.engine.stats import EngineStats
 from forktree.backend.local_source import ModelSource, Report
@@ -71,6 +72,16 @@ class LocalModel:
         self.check_open()
         engine = self._engine
         return 0 if engine is None else engine.flush()
+
+    def timeline(self) -> tuple[StepRecord, ...]:
+        self.check_open()
+        engine = self._engine
+        return () if engine is None else engine.timeline()
+
+    def cached_tree(self) -> dict[str, tuple[CachedNode, ...]]:
+        self.check_open()
+        engine = self._engine
+        return {} if engine is None else engine.cached_tree()
 
     def close(self) -> None:
         """Release everything; waits for a load that is under way."""

@@ -44,12 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
     console = stdout_console()
     with local_model(arguments) as local:
         first = _watch_first(console, read_receipt, scans[0])
-        start = time.perf_counter()
+        before, start = local.stats(), time.perf_counter()
         results = read_receipt.map([{"text": scan.text} for scan in scans], progress=True)
         seconds = time.perf_counter() - start
         outcomes = [_outcome(scan, result) for scan, result in zip(scans, results, strict=True)]
         console.print(_results_table(outcomes))
-        console.print(_summary_table(outcomes, local.stats(), seconds))
+        console.print(_summary_table(outcomes, before, local.stats(), seconds))
     console.rule("the program that ran, as its IR")
     console.print(str(first.program), markup=False, highlight=False)
     return 0
@@ -98,23 +98,25 @@ def _coloured(text: str, *, is_right: bool) -> Any:
     return Text(text, style="green" if is_right else "red")
 
 
-def _summary_table(outcomes: list[Outcome], stats: Any, seconds: float) -> Any:
+def _summary_table(outcomes: list[Outcome], before: Any, after: Any, seconds: float) -> Any:
     from rich.table import Table
 
     from forktree.tutorials.receipts import right_fields
 
     found = [outcome for outcome in outcomes if outcome.found is not None]
     marks = [right_fields(outcome.found, outcome.scan.gold) for outcome in found if outcome.found is not None]
-    requested = stats.prefill_tokens + stats.cached_tokens
-    table = Table(show_header=False, title="what it took")
+    prefilled = after.prefill_tokens - before.prefill_tokens
+    cached = after.cached_tokens - before.cached_tokens
+    generated = after.decode_tokens - before.decode_tokens
+    table = Table(show_header=False, title="what the batch took")
     table.add_row("receipts", str(len(outcomes)))
     table.add_row("valid JSON", f"{len(found) / len(outcomes):.0%}")
     for field in ("company", "date", "total"):
         table.add_row(f"{field} right", f"{sum(mark[field] for mark in marks) / len(outcomes):.0%}")
-    table.add_row("prompt tokens asked for", f"{requested:,}")
-    table.add_row("prompt tokens computed", f"{stats.prefill_tokens:,}")
-    table.add_row("cache hit rate", f"{stats.cached_tokens / max(requested, 1):.1%}")
-    table.add_row("tokens generated", f"{stats.decode_tokens:,}")
-    table.add_row("time for the batch", f"{seconds:.1f} s")
-    table.add_row("tokens a second, prompts included", f"{(requested + stats.decode_tokens) / seconds:,.0f}")
+    table.add_row("prompt tokens asked for, every option of a select counted", f"{prefilled + cached:,}")
+    table.add_row("prompt tokens computed", f"{prefilled:,}")
+    table.add_row("cache hit rate", f"{cached / max(prefilled + cached, 1):.1%}")
+    table.add_row("tokens generated", f"{generated:,}")
+    table.add_row("time", f"{seconds:.1f} s")
+    table.add_row("tokens computed and generated a second", f"{(prefilled + generated) / seconds:,.0f}")
     return table

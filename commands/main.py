@@ -13,10 +13,10 @@ import sys
 from collections.abc import Sequence
 
 import forktree
-from forktree.commands import chat, demo, pull, run
+from forktree.commands import chat, demo, explain, pull, run, show
 from forktree.lang.errors import ForktreeError
 
-COMMANDS = (demo, run, chat, pull)
+COMMANDS = (demo, run, explain, show, chat, pull)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -38,11 +38,11 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     program = load_program(arguments.program)
-    given = dict(_parse_argument(text) for text in arguments.arg)
+    given = parse_arguments(arguments.arg)
     if arguments.rows is None:
         with local_model(arguments):
             return _run_once(program, given)
-    rows = [given | row for row in _read_rows(arguments.rows)]
+    rows = [given | row for row in read_rows(arguments.rows)]
     with local_model(arguments):
         return _run_rows(program, rows, arguments.concurrency)
 
@@ -97,6 +97,11 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
+def parse_arguments(texts: list[str]) -> dict[str, Any]:
+    """NAME=VALUE, VALUE read as JSON where it is JSON. Raises LanguageError: it is not NAME=VALUE."""
+    return dict(map(_parse_argument, texts))
+
+
 def _parse_argument(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
@@ -107,7 +112,8 @@ def _parse_argument(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSON Lines file. Raises LanguageError: it cannot be read, or a line is no object."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:

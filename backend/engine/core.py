@@ -8,6 +8,8 @@ accounted for before anybody is told.
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Any, NamedTuple
@@ -16,6 +18,7 @@ from forktree.backend.cache.pages import PageAllocator
 from forktree.backend.cache.radix import RadixCache
 from forktree.backend.engine.batch import ScoreRows, StepBatch, build_batch
 from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.inspect import CachedNode, StepRecord, cached_tree
 from forktree.backend.engine.memory import KVMemory
 from forktree.backend.engine.messages import EngineRequest, Event, Failed, Finished, Runner, SampleRow, TokenInfo
 from forktree.backend.engine.output import Ending, end_of_constraint, finish, sample_row, take_token
@@ -25,6 +28,7 @@ from forktree.backend.engine.stats import EngineStats
 from forktree.lang.errors import EngineError, ForktreeError, RunCancelledError
 
 _log = logging.getLogger(__name__)
+_NUM_RECORDED_STEPS = 1024
 
 
 class Draw(NamedTuple):
@@ -45,6 +49,7 @@ class EngineCore:
         self._live: dict[int, Sequence] = {}
         self._num_steps = self._prefill_tokens = self._decode_tokens = 0
         self._num_finished = self._num_failed = 0
+        self._timeline: deque[StepRecord] = deque(maxlen=_NUM_RECORDED_STEPS)
 
     @property
     def has_work(self) -> bool:
@@ -88,21 +93,35 @@ class EngineCore:
 
     def step(self) -> bool:
         """Compute one batch; False if there was nothing to do."""
+        start = time.perf_counter()
+        before = (self._prefill_tokens, self._decode_tokens)
         plan = self._scheduler.schedule()
         if not plan.chunks:
             return self._refuse_stuck()
+        self._compute(plan)
+        self._record(plan, before, time.perf_counter() - start)
+        return True
+
+    def _compute(self, plan: StepPlan) -> None:
         batch = build_batch(plan.chunks)
         try:
             logits = self._forward(plan, batch)
         except Exception as error:
             self._fail_step(plan.sequences, error)
-            return True
+            return
         self._settle(plan)
         self._deliver_scores(logits, batch.scores)
         draws = self._list_draws(batch)
         self._deliver_tokens(draws, self._sample(logits, draws))
         self._finish_prompts(plan)
-        return True
+
+    def timeline(self) -> tuple[StepRecord, ...]:
+        """The last steps, at most 1,024, the oldest first."""
+        return tuple(self._timeline)
+
+    def cached_tree(self) -> dict[str, tuple[CachedNode, ...]]:
+        """The radix tree by namespace, as frozen values."""
+        return cached_tree(self._memory.tree)
 
     def stats(self) -> EngineStats:
         """A snapshot; taken from another thread while a step runs, its counts may be moments apart."""
@@ -133,6 +152,19 @@ class EngineCore:
             assert seq.lock is None
 
     # --- one step ------------------------------------------------------------------------------------------
+
+    def _record(self, plan: StepPlan, before: tuple[int, int], seconds: float) -> None:
+        self._timeline.append(
+            StepRecord(
+                index=self._num_steps,
+                prefill_tokens=self._prefill_tokens - before[0],
+                decode_tokens=self._decode_tokens - before[1],
+                num_sequences=len(plan.chunks),
+                num_running=self._scheduler.num_running,
+                num_waiting=self._scheduler.num_waiting,
+                seconds=seconds,
+            )
+        )
 
     def _forward(self, plan: StepPlan, batch: StepBatch) -> Any:
         self._num_steps += 1

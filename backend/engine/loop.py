@@ -5,15 +5,20 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.core import EngineCore
+from forktree.backend.engine.inspect import CachedNode, StepRecord
 from forktree.backend.engine.messages import EngineRequest, Runner
 from forktree.backend.engine.request import Sequence
 from forktree.backend.engine.stats import EngineStats
 from forktree.lang.errors import EngineError
+
+T = TypeVar("T")
 
 _CLOSE_TIMEOUT_S = 30.0
 
@@ -29,11 +34,12 @@ class _Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Flush:
-    done: Future[int]
+class _Ask:
+    question: Callable[[], Any]
+    answer: Future[Any]
 
 
-_Command = _Submit | _Cancel | _Flush
+_Command = _Submit | _Cancel | _Ask
 
 
 class Engine:
@@ -77,13 +83,15 @@ class Engine:
 
         Raises EngineError: the engine is closed.
         """
-        if threading.current_thread() is self._thread:
-            return self._core.flush()
-        done: Future[int] = Future()
-        with self._wake:
-            self._check_open()
-            self._post(_Flush(done))
-        return done.result()
+        return self._ask(self._core.flush)
+
+    def timeline(self) -> tuple[StepRecord, ...]:
+        """The last steps, at most 1,024, the oldest first. Raises EngineError: the engine is closed."""
+        return self._ask(self._core.timeline)
+
+    def cached_tree(self) -> dict[str, tuple[CachedNode, ...]]:
+        """What is cached, by namespace. Raises EngineError: the engine is closed."""
+        return self._ask(self._core.cached_tree)
 
     def stats(self) -> EngineStats:
         return self._core.stats()
@@ -127,11 +135,11 @@ class Engine:
                 self._core.add(seq)
             case _Cancel(id):
                 self._core.cancel(id)
-            case _Flush(done):
+            case _Ask(question, answer):
                 try:
-                    done.set_result(self._core.flush())
+                    answer.set_result(question())
                 except BaseException as error:
-                    done.set_exception(error)
+                    answer.set_exception(error)
                     raise
 
     def _shut(self, failure: BaseException | None) -> None:
@@ -141,13 +149,23 @@ class Engine:
             commands = list(self._inbox)
             self._inbox.clear()
         for command in commands:
-            if isinstance(command, _Flush):
-                command.done.set_exception(self._closed_error())
+            if isinstance(command, _Ask):
+                command.answer.set_exception(self._closed_error())
             elif isinstance(command, _Submit):
                 self._core.add(command.seq)
         self._core.abandon(self._closed_error)
 
     # --- the door ------------------------------------------------------------------------------------------
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        """Have the engine's thread answer between two steps; waits for it."""
+        if threading.current_thread() is self._thread:
+            return question()
+        answer: Future[T] = Future()
+        with self._wake:
+            self._check_open()
+            self._post(_Ask(question, answer))
+        return answer.result()
 
     def _post(self, command: _Command) -> None:
         """Hand a command to the thread; the caller holds `_wake`."""

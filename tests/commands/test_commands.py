@@ -153,3 +153,24 @@ def test_the_demo_reads_receipts_and_shows_what_it_took(model_dir: Path) -> None
     assert done.returncode == 0, done.stderr
     for shown in ("valid JSON", "100%", "total right", "cache hit rate", "prompt tokens computed", "select kind"):
         assert shown in done.stdout
+
+
+@pytest.mark.model
+def test_show_prints_the_program_the_steps_and_the_cache(programs: Path, model_dir: Path) -> None:
+    done = forktree("show", f"{programs}:complete", "--arg", "start=Once upon a time")
+    assert done.returncode == 0, done.stderr
+    program, steps, cache = (done.stdout.index(title) for title in (" program ", " steps ", " cache "))
+    assert "gen end" in done.stdout[program:steps]
+    assert "prefill" in done.stdout[steps:cache]
+    assert "Once upon a" in done.stdout[cache:]
+
+
+@pytest.mark.model
+def test_explain_tells_the_cost_before_anything_runs(programs: Path, model_dir: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"start": f"The same beginning, and number {i}"}) + "\n" for i in range(5)))
+    done = forktree("explain", f"{programs}:complete", "--rows", str(rows), "--price-input", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert (plan["num_rows"], plan["num_requests"]) == (5, 5)
+    assert 0 < plan["distinct_tokens"] < plan["requested_tokens"]
