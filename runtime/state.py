@@ -11,7 +11,7 @@ import asyncio
 import builtins
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from forktree.lang import expressions, ir
 from forktree.lang.errors import LanguageError, TimeoutError, UndefinedVariableError
@@ -290,9 +290,28 @@ class State:
         """Pieces of one variable, or of the branch's whole text, as they are made. See streams.py."""
         return streams.iterate(self, var)
 
-    def text_async_iter(self, var: str | None = None) -> AsyncIterator[str]:
-        """As `text_iter`, for `async for`."""
-        return streams.iterate_async(self, var)
+    @overload
+    def text_async_iter(
+        self, var: str | None = None, return_meta_data: Literal[False] = False
+    ) -> AsyncIterator[str]: ...
+    @overload
+    def text_async_iter(
+        self, var: str, return_meta_data: Literal[True]
+    ) -> AsyncIterator[tuple[str, dict[str, Any]]]: ...
+    def text_async_iter(self, var: str | None = None, return_meta_data: bool = False) -> AsyncIterator[Any]:
+        """As `text_iter`, for `async for`. With `return_meta_data` (SGLang's) pairs of a piece and a dict.
+
+        The dicts have the keys of `meta`. The last pair is an empty piece with the variable's whole meta.
+
+        Raises:
+            LanguageError: meta data without a variable: the whole branch has none.
+        """
+        if not return_meta_data:
+            return streams.iterate_async(self, var)
+        if var is None:
+            where = ir.at(ir.caller_source())
+            raise LanguageError(f"return_meta_data goes with a variable: text_async_iter(name, True){where}")
+        return streams.iterate_with_meta(self, var)
 
     def cancel(self) -> None:
         """Stop the program that this state belongs to."""

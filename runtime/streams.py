@@ -4,14 +4,19 @@ One variable: its pieces as the model writes them; a selected option, or a value
 piece. The whole branch: everything that `text()` will hold, in order. An iteration ends with the program's real
 error if there is one, and with UndefinedVariableError when the program ended without setting the name.
 
+With meta data each piece comes with what is known so far; how the variable was made is known at its end, so that
+comes last, with an empty piece.
+
 Outside the program (`stream`), leaving an iteration early cancels the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
 
+from forktree.runtime.record import Meta
 from forktree.runtime.values import Feed, Value, wait_on_loop
 
 if TYPE_CHECKING:
@@ -78,15 +83,36 @@ def iterate(state: State, var: str | None) -> Iterator[str]:
     _finish(state, value)
 
 
-async def iterate_async(state: State, var: str | None) -> AsyncIterator[str]:
+async def iterate_with_meta(state: State, var: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     """See the module."""
+    value = await _bind_async(state, var)
+    text = ""
+    async with aclosing(iterate_async(state, var, value)) as pieces:
+        async for piece in pieces:
+            text += piece
+            yield piece, Meta(text=text, is_complete=False).to_dict()
+    yield "", (value.meta or Meta(text=text)).to_dict()
+
+
+async def _bind_async(state: State, var: str) -> Value:
+    """The variable's value, once its name is bound; outside, giving up on the wait cancels the run."""
+    try:
+        while (value := state._bound(var)) is None:
+            await wait_on_loop(state._register_name(var))
+    except BaseException:
+        if state._is_outside:
+            state._run.cancel()
+        raise
+    return value
+
+
+async def iterate_async(state: State, var: str | None, value: Value | None = None) -> AsyncGenerator[str, None]:
+    """See the module. `value` is the variable's, where the caller has it already."""
     is_whole = False
     try:
         reader = _branch_reader(state) if var is None else None
-        value: Value | None = None
         if var is not None:
-            while (value := state._bound(var)) is None:
-                await wait_on_loop(state._register_name(var))
+            value = value or await _bind_async(state, var)
             reader = _value_reader(value)
         elif prefix := await _trunk_text_async(state):
             yield prefix

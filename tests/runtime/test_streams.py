@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from forktree.backend.fake import Fake
-from forktree.lang.errors import BackendError, UndefinedVariableError
+from forktree.lang.errors import BackendError, LanguageError, UndefinedVariableError
 from forktree.lang.expressions import gen, select
 from forktree.runtime.function import function
 
@@ -151,3 +151,37 @@ def test_no_thread_is_left_after_streams() -> None:
     for _ in range(20):
         list(branching.stream(backend=Fake(SCRIPT)).text_iter())
     assert threading.active_count() <= before + 1
+
+
+async def test_pieces_come_with_meta_data_and_the_whole_meta_comes_last() -> None:
+    state = branching.stream(backend=Fake(SCRIPT))
+    pairs = [pair async for pair in state.text_async_iter("why_a", return_meta_data=True)]
+    assert [piece for piece, _ in pairs] == ["it", " is", " red", ""]
+    assert [meta["text"] for _, meta in pairs] == ["it", "it is", "it is red", "it is red"]
+    assert [meta["finish_reason"] for _, meta in pairs] == [None, None, None, "stop"]
+    assert pairs[-1][1] == state.get_meta_info("why_a")
+    assert [pair[0] async for pair in state.text_async_iter("kind", return_meta_data=True)] == ["apple", ""]
+
+
+async def test_meta_data_without_a_variable_is_refused() -> None:
+    state = branching.stream(backend=Fake(SCRIPT))
+    with pytest.raises(LanguageError, match="goes with a variable"):
+        state.text_async_iter(return_meta_data=True)
+
+
+async def test_meta_data_of_a_generation_that_fails_ends_with_the_real_error() -> None:
+    @function
+    def program(s):
+        s += gen("x")
+
+    state = program.stream(backend=Fake([BackendError("down")]))
+    with pytest.raises(BackendError, match="down"):
+        [pair async for pair in state.text_async_iter("x", return_meta_data=True)]
+
+
+async def test_leaving_an_iteration_with_meta_data_cancels_the_run() -> None:
+    state = branching.stream(backend=Fake({**SCRIPT, "why_a": "a b c d e"}))
+    pairs = state.text_async_iter("why_a", return_meta_data=True)
+    assert (await anext(pairs))[0] == "a"
+    await pairs.aclose()
+    assert state._run.cancelled_by is not None or state._run.is_settled
