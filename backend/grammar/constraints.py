@@ -19,6 +19,7 @@ from forktree.backend.grammar.regex_syntax import parse_python
 from forktree.backend.grammar.regex_terms import whole_match
 from forktree.backend.grammar.schemas import annotations, schema_automaton, schema_text
 from forktree.backend.grammar.schemas import checked_options as checked_form
+from forktree.backend.grammar.substrings import SuffixMachine
 from forktree.backend.grammar.terms import Terms
 from forktree.backend.vocabulary import Vocabulary
 from forktree.lang.constraints import (
@@ -152,6 +153,23 @@ class Schema(Constraint):
         return f"Schema({self._spec.schema!r})"
 
 
+class Substring(Constraint):
+    """The whole output is a literal piece of a text; the empty piece is one."""
+
+    def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise ConstraintError(f"the document must be a text, not {type(text).__name__}")
+        self._spec = SubstringSpec(text)
+        super().__init__()
+
+    @property
+    def spec(self) -> SubstringSpec:
+        return self._spec
+
+    def __repr__(self) -> str:
+        return f"Substring({self._spec.text[:40]!r})"
+
+
 def constraint_from_spec(spec: ConstraintSpec) -> Constraint:
     """The constraint that a specification describes; equal ones share one automaton.
 
@@ -165,8 +183,10 @@ def constraint_from_spec(spec: ConstraintSpec) -> Constraint:
             return Choices(options)
         case SchemaSpec(schema, order, whitespace, numbers):
             return Schema(schema, order=order, whitespace=whitespace, numbers=numbers)
-        case GrammarSpec() | SubstringSpec():
-            raise ConstraintError(f"{type(spec).__name__} is not supported")
+        case SubstringSpec(text):
+            return Substring(text)
+        case GrammarSpec():
+            raise ConstraintError("grammars are not supported yet: use a regex or a schema")
     assert_never(spec)
 
 
@@ -185,8 +205,11 @@ def _automaton(spec: ConstraintSpec) -> Automaton:
             return Automaton(terms, any_of(terms, options))
         case SchemaSpec():
             return schema_automaton(spec)
-        case GrammarSpec() | SubstringSpec():
-            raise ConstraintError(f"{type(spec).__name__} is not supported")
+        case SubstringSpec(text):
+            terms, machine = Terms(), SuffixMachine(text)
+            return Automaton(terms, terms.machine(machine, machine.start))
+        case GrammarSpec():
+            raise ConstraintError("grammars are not supported yet: use a regex or a schema")
     assert_never(spec)
 
 

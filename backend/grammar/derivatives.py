@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from forktree.backend.grammar.characters import arcs_of
@@ -175,10 +176,12 @@ class Derivatives:
         return self._union(parts)
 
     def _union(self, lists: Sequence[Iterable[tuple[int, Term]]]) -> list[tuple[int, Term]]:
-        parts: list[tuple[int, list[Term]]] = []
+        by_mask: dict[int, list[Term]] = {}  # many names begin with one letter: equal masks are joined at once
         for arcs in lists:
-            parts = _refined(parts, arcs)
-        return _joined((mask, self.terms.alt(targets)) for mask, targets in parts)
+            for mask, target in arcs:
+                by_mask.setdefault(mask, []).append(target)
+        parts: list[tuple[int, list[list[Term]]]] = _refined([], by_mask.items())
+        return _joined((mask, self.terms.alt(chain.from_iterable(found))) for mask, found in parts)
 
     def _product(self, lists: list[list[tuple[int, Term]]]) -> list[tuple[int, Term]]:
         parts: list[tuple[int, list[Term]]] = [(mask, [target]) for mask, target in lists[0]]

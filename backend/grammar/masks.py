@@ -24,6 +24,7 @@ Mask = NDArray[np.int32]
 MAX_MASK_BYTES = 64 << 20
 MAX_ROWS = 50_000
 _DEAD = 0
+_FEW = 64  # nodes; below that, single steps are cheaper than numpy's calls
 
 
 class Masks:
@@ -162,20 +163,41 @@ class _Rows:
         self._is_filled[_DEAD] = True
 
     def walk(self, trie: Trie, state: Term, node: int) -> Ints:
-        """The nodes below `node` that are alive, in order of level."""
+        """The nodes below `node` that are alive."""
         if len(self._states) > MAX_ROWS:
             self._clear()
-        nodes = np.array([node], dtype=np.int32)
-        states = np.array([self._number(state)], dtype=np.int32)
-        alive = []
-        while len(nodes):
+        alive: list[Ints] = [np.empty(0, dtype=np.int32)]
+        self._collect(trie, np.array([node], dtype=np.int32), np.array([self._number(state)], dtype=np.int32), alive)
+        return np.concatenate(alive)
+
+    def _collect(self, trie: Trie, nodes: Ints, states: Ints, alive: list[Ints]) -> None:
+        """Level by level while levels are wide, node by node where they are narrow: the long tokens are few."""
+        while int(trie.num_children[nodes].sum()) > _FEW:
             self._fill(states)
             children = trie.children_of(nodes)
             states = self._table[np.repeat(states, trie.num_children[nodes]), trie.byte[children]]
             kept = np.flatnonzero(states)
             nodes, states = children[kept], states[kept]
             alive.append(nodes)
-        return np.concatenate(alive)
+        self._collect_few(trie, list(zip(nodes.tolist(), states.tolist(), strict=True)), alive)
+
+    def _collect_few(self, trie: Trie, pending: list[tuple[int, int]], alive: list[Ints]) -> None:
+        found: list[int] = []
+        while pending:
+            node, state = pending.pop()
+            first, count = trie.child_spans[node]
+            if count > _FEW:
+                self._collect(trie, np.array([node], dtype=np.int32), np.array([state], dtype=np.int32), alive)
+            elif count:
+                if not self._is_filled[state]:
+                    self._fill(np.array([state], dtype=np.int32))
+                row = self._table[state]
+                for child in range(first, first + count):
+                    reached = int(row[trie.byte[child]])
+                    if reached != _DEAD:
+                        found.append(child)
+                        pending.append((child, reached))
+        alive.append(np.array(found, dtype=np.int32))
 
     def _number(self, state: Term) -> int:
         number = self._numbers.get(state)

@@ -23,6 +23,7 @@ class Trie:
         vocabulary: whose tokens these are; tokens that are no text are not in the trie.
         byte: [nodes] the byte that leads to the node.
         first_child, num_children: [nodes]
+        child_spans: the two of them as plain ints.
         first_token, num_tokens: [nodes] where in `tokens` the ids that end at the node begin, and how many.
         tokens: [text tokens] ids, grouped by node.
         two_keys: ids in which one JSON key may end and another begin.
@@ -33,6 +34,7 @@ class Trie:
     byte: NDArray[np.uint8]
     first_child: Ints
     num_children: Ints
+    child_spans: list[tuple[int, int]]
     first_token: Ints
     num_tokens: Ints
     tokens: Ints
@@ -119,7 +121,10 @@ class _Levels:
         return Trie(
             vocabulary,
             np.array(bytes_, dtype=np.uint8),
-            *(np.array(one, dtype=np.int32) for one in (first_child, num_children, first_token, num_tokens, tokens)),
+            np.array(first_child, dtype=np.int32),
+            np.array(num_children, dtype=np.int32),
+            list(zip(first_child, num_children, strict=True)),
+            *(np.array(one, dtype=np.int32) for one in (first_token, num_tokens, tokens)),
             two_keys=tuple(t for t, data in enumerate(vocabulary.token_bytes) if data and _TWO_KEYS.search(data)),
             longest=self._longest,
         )
