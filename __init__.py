@@ -52,6 +52,8 @@ from forktree.lang.expressions import (
     tool,
     user,
 )
+from forktree.lang.hoist import hoist_constants
+from forktree.lang.independent import fork_independent, independent_generations
 from forktree.lang.passes import drop_unread, merge_text, share_trunk
 from forktree.lang.ported import (
     MOVED,
@@ -138,13 +140,16 @@ __all__ = [
     "assistant_end",
     "drop_unread",
     "flush_cache",
+    "fork_independent",
     "function",
     "gen",
     "gen_int",
     "gen_string",
     "get_server_info",
     "greedy_token_selection",
+    "hoist_constants",
     "image",
+    "independent_generations",
     "markup",
     "merge_text",
     "role",

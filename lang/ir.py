@@ -29,7 +29,7 @@ from forktree.lang.types import Output
 
 OnBudget = Literal["cut", "close"]
 SelectMethod = Literal["token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized"]
-JoinStyle = Literal["values", "lists", "text"]
+JoinStyle = Literal["values", "lists", "text", "values_and_text"]
 Key = str | int
 """One step into a typed value: an attribute or key by name, or an index."""
 
@@ -202,13 +202,23 @@ class Fork:
 class Join:
     """Variables of these branches come back.
 
-    `style`: "values" (a list only where several branches set the name), "lists" (always lists), "text" (their
-    text comes back too, in order).
+    `style`: "values" (a list only where several branches set the name), "lists" (always lists), "text" (lists,
+    and their text comes back too, in order), "values_and_text" (values, and their text).
     """
 
     branches: tuple[int, ...]
     style: JoinStyle = "values"
     source: Source | None = field(default=None, compare=False)
+
+    @property
+    def brings_text(self) -> bool:
+        """Does the branches' text come back?"""
+        return self.style in ("text", "values_and_text")
+
+    @property
+    def brings_lists(self) -> bool:
+        """Does a name that one branch set come back as a list of one?"""
+        return self.style in ("lists", "text")
 
 
 @dataclass(frozen=True, slots=True)

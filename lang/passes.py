@@ -1,16 +1,18 @@
 """Programs into better programs. Each pass gives a program that keeps the rules of the IR (verify.py).
 
-    merge_text      adjacent constant text becomes one piece: the same tokens, fewer steps
-    share_trunk     turns that all branches of a fork begin with move to a trunk of their own
-    drop_unread     generations that nothing reads, and no text behind them needs, are left out
+    merge_text         adjacent constant text becomes one piece: the same tokens, fewer steps
+    share_trunk        turns that all branches of a fork begin with move to a trunk of their own
+    drop_unread        generations that nothing reads, and no text behind them needs, are left out
+    hoist_constants    named constant text moves ahead of what varies, so that rows share it (hoist.py)
+    fork_independent   named generations that need not see one another become branches (independent.py)
 
 The first two change no token of any prompt. The third changes what a finished state holds, so the caller says which
-variables are wanted.
+variables are wanted; the others change prompts, and only those of the text and the names that the caller gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,18 +34,22 @@ def merge_text(program: ProgramT) -> ProgramT:
 def share_trunk(program: ProgramT) -> ProgramT:
     """See the module. The shared part of the branches goes onto one branch from which they fork in turn."""
     ops = list(program.ops)
-    next_branch = 1 + max((branch for op in ops for branch in (op.branch, *_opened(op.node))), default=0)
     for fork in [op.node for op in ops if isinstance(op.node, ir.Fork) and len(op.node.branches) > 1]:
         at = next(index for index, op in enumerate(ops) if op.node is fork)
         shared = _common_beginning(ops, fork.branches)
         if not shared:
             continue
-        trunk, next_branch = next_branch, next_branch + 1
+        trunk = next_branch(ops)
         parent = ops[at].branch
         rest = _without_beginning(ops[at + 1 :], fork.branches, len(shared))
         opened = [Op(parent, ir.Fork((trunk,), source=fork.source)), *(Op(trunk, node) for node in shared)]
         ops = [*ops[:at], *opened, Op(trunk, fork), *rest]
     return verify(replace(program, ops=tuple(ops)))
+
+
+def next_branch(ops: Iterable[Op]) -> int:
+    """The first number that no branch has."""
+    return 1 + max((branch for op in ops for branch in (op.branch, *_opened(op.node))), default=0)
 
 
 def _opened(node: ir.Node) -> tuple[int, ...]:
@@ -99,7 +105,7 @@ def drop_unread(program: ProgramT, keep: Collection[str] = ()) -> ProgramT:
             needed.add(op.branch)
         elif isinstance(node, ir.Fork) and needed.intersection(node.branches):
             needed.add(op.branch)
-        elif isinstance(node, ir.Join) and node.style == "text" and op.branch in needed:
+        elif isinstance(node, ir.Join) and node.brings_text and op.branch in needed:
             needed.update(node.branches)
         elif isinstance(node, ir.ScopeEnd) and node.name in wanted:
             needed.add(op.branch)

@@ -152,8 +152,8 @@ class Cursor:
             self.run.recorder.add(self.id, node)
             for name in names:
                 values = [branch.own[name] for branch in branches if name in branch.own]
-                self._bind(name, values[0] if style == "values" and len(values) == 1 else combine(values))
-            if style == "text" and self.failure is None:
+                self._bind(name, values[0] if len(values) == 1 and not node.brings_lists else combine(values))
+            if node.brings_text and self.failure is None:
                 tips = [branch._tip_value(mark=False) for branch in branches]
                 for branch in branches:
                     branch._start()

@@ -170,8 +170,8 @@ class _Walker:
                     self._ends[child] = _End(trunk, end.before, end.num_before, end.is_exact)
             case ir.Call(branch=branch):
                 self._ends[branch] = _End(None)
-            case ir.Join(style=style):
-                if style == "text":
+            case ir.Join():
+                if node.brings_text:
                     self._make_unknown(end, protocol.Text(""))
             case ir.ScopeBegin() | ir.ScopeEnd() | ir.Assign():
                 pass
