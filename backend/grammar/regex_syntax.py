@@ -164,8 +164,8 @@ class PythonParser:
         counts = self._counts()
         if counts is None:
             return body
-        if isinstance(body, Assertion) and self._text[start] in "^$":
-            pass  # re accepts `^*`; it is nothing or the assertion
+        if isinstance(body, Assertion) and self._text[start] != "(":
+            self._fail("nothing to repeat", self._at - 1)
         low, high = counts
         if self._accept("+"):
             self._fail("possessive repeats are not supported: drop the `+`", self._at - 1)
@@ -317,6 +317,8 @@ class PythonParser:
 
     def _set_flags(self, letters: str, *, value: bool, start: int) -> None:
         for letter in letters:
+            if not value and letter in "au":
+                self._fail(f"flag {letter!r} cannot be turned off", start)
             if letter == "u":
                 self._flags = replace(self._flags, ascii_only=False)
             elif letter in _FLAG_NAMES:
