@@ -28,7 +28,7 @@ from forktree.backend.grammar.schema_shapes import (
     Strings,
     item_goal,
 )
-from forktree.backend.grammar.terms import Term, Terms
+from forktree.backend.grammar.terms import Kind, Term, Terms
 from forktree.lang.errors import ConstraintError
 
 MAX_GOALS = 100_000
@@ -186,7 +186,7 @@ class Writer:
         if shape.only is not None:
             return any_of(self.terms, (text for value in shape.only for text in spellings(value)))
         numbers = self.interpreter.numbers
-        if not shape.is_integer:
+        if not shape.is_integer or shape.term.kind is Kind.MACHINE:  # a machine of integers writes digits only
             return shape.term
         return numbers.integer if shape.term is numbers.whole_valued else self.terms.both([shape.term, numbers.integer])
 

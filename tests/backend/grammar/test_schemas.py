@@ -63,6 +63,7 @@ CASES: list[tuple[str, Any, list[str], list[str]]] = [
     ("fraction_limit", {"type": "number"}, ["0.12345678901234567", "-0.5"], ["0.123456789012345678", "1e5"]),
     ("multiple", {"type": "number", "multipleOf": 0.01}, ["0", "1.5", "19.99", "-3.10"], ["1.005", "0.001"]),
     ("int_multiple", {"type": "integer", "multipleOf": 7}, ["0", "14", "-7", "700"], ["1", "15", "-0"]),
+    ("odd_multiple", {"type": "integer", "multipleOf": 0.123456789}, ["123456789", "0"], ["1" * 30, "123456788"]),
     ("union", {"type": ["integer", "null", "string"]}, ["1", "null", '"x"'], ["true", "1.5", "[]"]),
     ("number_or_int", {"anyOf": [{"type": "integer"}, {"type": "number"}]}, ["1", "1.5"], ["1."]),
     ("all_of", {"allOf": [closed({"a": {"type": "integer"}, "b": True}, "a"), {"properties": {"a": {"minimum": 3}}}]},
