@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import forktree as ft
-from forktree.commands.console import add_command, add_model_options, local_model, stdout_console
+from forktree.commands.console import add_command, add_model_options, local_model, positive, stdout_console
 
 
 def add_parser(commands: Any) -> None:
@@ -15,7 +15,7 @@ def add_parser(commands: Any) -> None:
     parser = add_command(commands, "chat", "talk to a model", example)
     add_model_options(parser)
     parser.add_argument("--system", help="the system turn")
-    parser.add_argument("--max-tokens", type=int, default=512, help="most tokens an answer (default: %(default)s)")
+    parser.add_argument("--max-tokens", type=positive, default=512, help="most tokens an answer (default: %(default)s)")
     parser.add_argument("--temperature", type=float, help="0 is greedy (default: the model's own)")
     parser.add_argument("--seed", type=int, help="makes the answers repeatable")
     parser.set_defaults(run=run)

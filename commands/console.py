@@ -56,21 +56,33 @@ def stdout_console() -> Console:
 
 
 def fetch(model: str) -> None:
-    """Bring the model into the cache, with a progress bar on stderr if there is work to do."""
-    from forktree.backend.model.store import is_resolved, resolve_model
-
-    if is_resolved(model):
-        return
+    """Bring the model into the cache; a progress bar on stderr appears if there is work to do."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr_console(), transient=True) as progress:
-        task = progress.add_task(f"looking for {model}", total=None)
+    from forktree.backend.model.store import resolve_model
 
-        def report(what: str, done: int, total: int) -> None:
-            progress.update(task, description=what, completed=done, total=total or None)
+    progress = Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=stderr_console(), transient=True
+    )
+    task = progress.add_task(model, total=None)
 
+    def report(what: str, done: int, total: int) -> None:
+        progress.start()
+        progress.update(task, description=what, completed=done, total=total or None)
+
+    try:
         resolve_model(model, report=report)
+    finally:
+        if progress.live.is_started:
+            progress.stop()
+
+
+def positive(text: str) -> int:
+    """An argument that is a count of at least 1."""
+    number = int(text) if text.lstrip("-").isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return number
 
 
 @contextlib.contextmanager

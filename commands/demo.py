@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import forktree as ft
-from forktree.commands.console import add_command, add_model_options, local_model, stdout_console
+from forktree.commands.console import add_command, add_model_options, local_model, positive, stdout_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> None:
     parser = add_command(commands, "demo", "read real receipts into typed objects", "  forktree demo --rows 4")
-    parser.add_argument("--rows", type=int, help="how many receipts (default: all)")
+    parser.add_argument("--rows", type=positive, help="how many receipts (default: all)")
     add_model_options(parser)
     parser.set_defaults(run=run)
 
@@ -38,9 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
     from forktree.tutorials.receipts import load_scans, read_receipt
 
     scans = load_scans()[: arguments.rows]
-    if not scans:
-        print("forktree demo: --rows must be at least 1")
-        return 2
     console = stdout_console()
     with local_model(arguments) as local:
         first = _watch_first(console, read_receipt, scans[0])

@@ -9,7 +9,7 @@ from typing import Any
 
 import forktree as ft
 from forktree.commands.console import add_command, add_model_options, local_model
-from forktree.commands.run import load_program, parse_arguments, read_rows
+from forktree.commands.programs import add_program_options, check_arguments, load_program, parse_arguments, read_rows
 
 EXAMPLE = """\
   forktree explain qa.py:answer --rows questions.jsonl
@@ -18,8 +18,7 @@ EXAMPLE = """\
 
 def add_parser(commands: Any) -> None:
     parser = add_command(commands, "explain", "show what a program would compute, before it runs", EXAMPLE)
-    parser.add_argument("program", metavar="FILE[:FUNCTION]", help="a Python file that defines @forktree.function")
-    parser.add_argument("--arg", metavar="NAME=VALUE", action="append", default=[], help="an argument of every row")
+    add_program_options(parser)
     parser.add_argument("--rows", type=Path, metavar="FILE.jsonl", help="one JSON object of arguments a line")
     parser.add_argument("--price-input", type=float, metavar="P", help="price of a million prompt tokens")
     parser.add_argument("--price-output", type=float, metavar="P", help="price of a million generated tokens")
@@ -30,7 +29,9 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     program = load_program(arguments.program)
-    given = parse_arguments(arguments.arg)
+    given = parse_arguments(program, arguments.arg)
+    if arguments.rows is None:
+        check_arguments(program, given)
     rows = [given] if arguments.rows is None else [given | row for row in read_rows(arguments.rows)]
     prices = None
     if arguments.price_input is not None or arguments.price_output is not None:

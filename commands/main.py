@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 import forktree
@@ -31,7 +33,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ForktreeError as error:
         print(f"forktree: {error}", file=sys.stderr)
         return 1
+    except Exception as error:
+        print(_users_traceback(error), end="", file=sys.stderr)
+        return 1
     return code
+
+
+def _users_traceback(error: Exception) -> str:
+    """The traceback from the user's own file on: what lies above it is ours and says nothing."""
+    root = os.path.dirname(forktree.__file__)
+    ours = tuple(os.path.join(root, folder, "") for folder in ("backend", "commands", "lang", "runtime"))
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((*ours, "<frozen importlib")):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import forktree as ft
 from forktree.commands.console import add_command, add_model_options, local_model, stdout_console
-from forktree.commands.run import load_program, parse_arguments
+from forktree.commands.programs import add_program_options, check_arguments, load_program, parse_arguments
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,15 +22,15 @@ _BAR_WIDTH = 40
 def add_parser(commands: Any) -> None:
     example = '  forktree show qa.py:answer --arg question="Who wrote Emma?"'
     parser = add_command(commands, "show", "run a program and show its IR, the engine's steps and the cache", example)
-    parser.add_argument("program", metavar="FILE[:FUNCTION]", help="a Python file that defines @forktree.function")
-    parser.add_argument("--arg", metavar="NAME=VALUE", action="append", default=[], help="an argument of the program")
+    add_program_options(parser)
     add_model_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     program = load_program(arguments.program)
-    given = parse_arguments(arguments.arg)
+    given = parse_arguments(program, arguments.arg)
+    check_arguments(program, given)
     console = stdout_console()
     with local_model(arguments) as local:
         state = program.run(**given)

@@ -22,7 +22,8 @@ def complete(s, beginning):
 state = complete.run("The capital of France is")
 print(repr(state["ending"]))
 
-# The state knows its whole text, and what each generation took.
+# The state knows its whole text, and what each generation took. One token less went in than the text has: the last
+# one is withdrawn and generated again, so that the model may choose how the word goes on ("healing").
 print(repr(state.text()))
 meta = state.meta("ending")
 print(meta.finish_reason, meta.prompt_tokens, "tokens in,", meta.completion_tokens, "out")

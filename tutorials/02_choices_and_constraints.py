@@ -1,7 +1,8 @@
 """Lesson 2: choices and constraints.
 
 A constraint is a promise about the whole output: a finished one satisfies it, always. `select` is different: it
-scores each option as a whole and takes the likeliest.
+scores each option as a whole and takes the likeliest. What a constraint promises is the form: the built-in model is
+small (135 million parameters), so the content may well be wrong.
 
     python tutorials/02_choices_and_constraints.py
 """
@@ -31,10 +32,11 @@ for option in state.meta("label").options:
 
 @ft.function
 def year_of(s, event):
-    s += f"Event: {event}\nYear:" + ft.gen("year", regex=" [0-9]{4}", temperature=0)
+    s += "The French Revolution began in the year 1789. World War I began in the year 1914. "
+    s += f"{event} in the year" + ft.gen("year", regex=" [0-9]{4}", temperature=0) + "."
 
 
-print(year_of.run("the first landing on the Moon")["year"])
+print(year_of.run("The Berlin Wall fell")["year"])
 
 # --- A Python type ------------------------------------------------------------------------------------------
 #
@@ -43,7 +45,8 @@ print(year_of.run("the first landing on the Moon")["year"])
 
 @ft.function
 def count(s, question):
-    s += f"Q: {question}\nA: " + ft.gen("number", dtype=int, max_tokens=8, temperature=0)
+    s += ft.user(f"{question} Answer with a number.")
+    s += ft.assistant("The answer is " + ft.gen("number", dtype=int, max_tokens=8, temperature=0))
 
 
 number = count.run("How many legs does a spider have?")["number"]
@@ -54,19 +57,19 @@ print(number, type(number).__name__)
 # `schema=` takes a pydantic model, a dataclass, a TypedDict or a JSON Schema. A Python type gives back its own kind.
 
 
-class Animal(BaseModel):
+class City(BaseModel):
     name: str
-    diet: Literal["plants", "meat", "both"]
-    legs: int
+    continent: Literal["Africa", "America", "Asia", "Europe", "Oceania"]
+    is_capital: bool
 
 
 @ft.function
-def describe(s, animal):
-    s += ft.user(f"Describe a {animal} as JSON with its name, diet and number of legs.")
-    s += ft.assistant(ft.gen("animal", schema=Animal, max_tokens=60, temperature=0))
+def describe(s, city):
+    s += ft.user(f"Describe the city of {city} as JSON: its name, its continent, and whether it is a capital.")
+    s += ft.assistant(ft.gen("city", schema=City, max_tokens=60, temperature=0))
 
 
-print(repr(describe.run("horse")["animal"]))
+print(repr(describe.run("Paris")["city"]))
 
 # --- What happens when there is no room ---------------------------------------------------------------------
 #
@@ -75,11 +78,11 @@ print(repr(describe.run("horse")["animal"]))
 
 @ft.function
 def too_short(s):
-    s += "An animal as JSON: " + ft.gen("animal", schema=Animal, max_tokens=4, temperature=0)
+    s += "A city as JSON: " + ft.gen("city", schema=City, max_tokens=4, temperature=0)
 
 
 try:
-    print(too_short.run()["animal"])
+    print(too_short.run()["city"])
 except ft.IncompleteError as error:
     print("cut:", repr(error.text))
 

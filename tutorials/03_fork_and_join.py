@@ -35,32 +35,32 @@ for view in three_views.run(TOPIC).ret_value:
 
 @ft.function
 def review(s, text):
-    s += ft.user(f"A guest wrote: {text}")
+    s += ft.user(f"A guest wrote: {text}\nIs the guest happy or angry, and what is it about?")
     mood, subject = s.fork(2)
     mood += ft.assistant("The guest is " + ft.select("mood", ["happy", "angry"]))
-    subject += ft.assistant("The guest speaks of the " + ft.select("subject", ["room", "food", "staff"]))
+    subject += ft.assistant("It is about the " + ft.select("subject", ["room", "food", "staff"]))
     s.join(mood, subject)
-    s += ft.assistant(f"A {s['mood']} word about the {s['subject']}.")
+    return f"{s['mood']}, about the {s['subject']}"
 
 
-print(review.run("The soup was cold and nobody came when we called.").text())
+print(review.run("The soup was cold and nobody came when we called. Terrible!").ret_value)
 
 # --- Many rows ----------------------------------------------------------------------------------------------
 #
-# `map` runs a program over rows, many at a time; a row that fails is that row's result. What rows share (here the
-# instruction and two examples) is computed once.
+# `map` runs a program over rows, many at a time; a row that fails is that row's result. What rows share (here four
+# examples) is computed once.
 
 
 @ft.function
 def opposite(s, word):
-    s += "Give the opposite.\n\nhot: cold\nhigh: low\n" + f"{word}:"
+    s += "hot -> cold\nhigh -> low\nup -> down\nbig -> small\n" + f"{word} ->"
     s += ft.gen("opposite", max_tokens=4, stop="\n", temperature=0)
     return s["opposite"].strip()
 
 
 backend = ft.Local()
 ft.use(backend)
-words = ["big", "early", "light", "open", "rich", "young"]
+words = ["early", "light", "open", "rich", "young", "day"]
 before = backend.stats()
 for result in opposite.map([{"word": word} for word in words]):
     print(f"{result.row['word']:6} {result.value if result.ok else result.error}")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import forktree as ft
 from forktree.commands.main import COMMANDS, main
+from forktree.commands.programs import parse_arguments
 
 NAMES = [module.__name__.rsplit(".", 1)[1] for module in COMMANDS]
 
@@ -81,6 +83,46 @@ def test_a_program_that_cannot_be_found_is_named(
 def test_a_wrong_argument_says_what_would_be_right(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", f"{programs}:complete", "--arg", "start"]) == 1
     assert "NAME=VALUE, not 'start'" in capsys.readouterr().err
+
+
+def test_a_missing_argument_is_named(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", f"{programs}:complete"]) == 1
+    assert "complete needs --arg start=VALUE; its parameters: start, words" in capsys.readouterr().err
+
+
+def test_an_argument_that_the_program_lacks_is_named(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", f"{programs}:complete", "--arg", "start=x", "--arg", "nope=1"]) == 1
+    assert "no parameter 'nope'; its parameters: start, words" in capsys.readouterr().err
+
+
+def test_a_parameter_annotated_str_gets_text_whatever_it_reads_as() -> None:
+    @ft.function
+    def program(s, text: str, number) -> None: ...
+
+    assert parse_arguments(program, ["text=5", "number=5"]) == {"text": "5", "number": 5}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["demo", "--rows", "-1"], ["demo", "--rows", "0"], ["chat", "--max-tokens", "x"]]
+)
+def test_a_count_is_at_least_one(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert "at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", ["def f(:", "import no_such_module_at_all", "1 / 0"])
+def test_a_file_that_does_not_load_shows_its_own_lines_alone(
+    tmp_path: Path, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text(code + "\n")
+    assert main(["run", str(path)]) == 1
+    shown = capsys.readouterr().err
+    assert str(path) in shown
+    assert "importlib" not in shown
+    assert "commands" not in shown
 
 
 @pytest.mark.parametrize(("line", "message"), [("{", ":2 is not JSON"), ("[1]", ":2 must be an object")])
