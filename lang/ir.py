@@ -71,6 +71,11 @@ class Expr:
     def __radd__(self, other: object) -> Sequence:
         return Sequence((*nodes_of(other), *nodes_of(self)))
 
+    def __format__(self, spec: str) -> str:
+        """An f-string would put the description of an expression into the prompt instead of the expression."""
+        where = at(caller_source())
+        raise LanguageError(f"an expression does not go into an f-string: write text + gen(…) + text{where}")
+
 
 @dataclass(frozen=True, slots=True)
 class Text(Expr):

@@ -57,6 +57,10 @@ class Sampling:
         _set(self, "logprobs", _count_of_logprobs(self.logprobs))
         for name, low, high in _RANGES:
             _check_range(name, getattr(self, name), low, high)
+        for name in _COUNTS:
+            _check_whole(name, getattr(self, name))
+        if self.max_tokens is not None and self.min_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens ({self.min_tokens}) is more than max_tokens ({self.max_tokens})")
 
     def over(self, defaults: Sampling) -> Sampling:
         """These parameters, with those not given taken from `defaults`."""
@@ -77,6 +81,14 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("n", 1, math.inf),
     ("logprobs", 0, math.inf),
 )
+
+
+_COUNTS = ("max_tokens", "min_tokens", "top_k", "n", "logprobs", "seed")
+
+
+def _check_whole(name: str, value: object) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise ValueError(f"{name} must be a whole number, not {value!r}")
 
 
 def _set(sampling: Sampling, name: str, value: object) -> None:

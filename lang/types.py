@@ -108,6 +108,10 @@ def output_from_dtype(dtype: Any) -> Output:
     if isinstance(dtype, type) and dtype in _SCALARS:
         spec, kind = _SCALARS[dtype]
         return Output(spec, kind, dtype.__name__)
+    if isinstance(dtype, str | dict):
+        raise LanguageError(
+            f"dtype= takes a Python type such as int or list[str], not {dtype!r}; a schema goes to schema="
+        )
     members = _string_members(dtype)
     if members is not None:
         return Output(ChoicesSpec(tuple(members)), "choice", type_label(dtype), members.__getitem__)

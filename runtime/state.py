@@ -38,6 +38,11 @@ class State:
         self._cursor = cursor
         self._is_outside = is_outside
 
+    def __format__(self, spec: str) -> str:
+        raise LanguageError(
+            f"a state does not go into an f-string: write s['name'] or s.text(){ir.at(ir.caller_source())}"
+        )
+
     @property
     def _run(self) -> Run:
         return self._cursor.run

@@ -20,8 +20,9 @@ grouping of alternatives by their tail gives the partial derivatives of Antimiro
 Counts live in the terms, so `a{1,10000}` costs what `a*` costs until it is walked. References make recursion
 possible: the tail of a CAT is then a stack of unbounded depth, shared by every state above it.
 
-`interegular` was measured as the algebra instead. It enumerates every state of every automaton before the first
-byte: `[a-z]{1,200} & .*x.*` took 0.9 s there and 0.2 ms here, and it knows neither counters nor references.
+`interegular` was measured as the algebra instead (`benchmarks/algebra.py`). It enumerates every state before the
+first byte, and knows neither counters nor references: the intersection of `[a-z]{1,N}` and `.*x.*` took it 64 ms at
+N = 200 and 6.3 s at N = 2,000; terms take 0.6 ms at either.
 """
 
 from __future__ import annotations

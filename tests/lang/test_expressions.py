@@ -168,3 +168,13 @@ def test_an_image_is_read_from_bytes_or_a_file_and_its_type_from_its_bytes(tmp_p
     assert image(b"\xff\xd8\xffrest").media_type == "image/jpeg"
     with pytest.raises(LanguageError, match="PNG, JPEG"):
         image(b"text")
+
+
+def test_an_expression_in_an_f_string_is_an_error_instead_of_its_description() -> None:
+    with pytest.raises(LanguageError, match="does not go into an f-string"):
+        f"{gen('a')}"
+
+
+def test_a_dtype_is_a_type() -> None:
+    with pytest.raises(LanguageError, match=r"dtype= takes a Python type .*'int'"):
+        gen("a", dtype="int")
