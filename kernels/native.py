@@ -29,10 +29,10 @@ import torch
 
 _log = logging.getLogger("forktree.kernels")
 
-_SOURCES = ("attention_cpu.cpp", "layer_cpu.cpp")
-_HEADERS = ("simd.h",)
+_SOURCES = ("attention_cpu.cpp", "layer_cpu.cpp", "gemm_cpu.cpp", "gemm_pack.cpp")
+_HEADERS = ("simd.h", "gemm.h")
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=c++17", "-fPIC", "-fno-math-errno")
-_ABI = 1
+_ABI = 2
 _BUILD_TIMEOUT_S = 120.0
 _NAME = "kernels.so"
 
@@ -44,7 +44,11 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "ft_rotate_and_write": (*[_P] * 7, _F, *[_P] * 3, *[_I] * 4, _N),
     "ft_silu_mul": (_P, _P, _I, _I, _N),
     "ft_logsumexp": (_P, _P, _P, _I, _I, _N),
+    "ft_gemm": (*[_P] * 4, *[_I] * 3, _N, _N),
+    "ft_gemm_bytes": (_I, _I, _N),
+    "ft_gemm_pack": (_P, _I, _I, _P, _N, _N),
 }
+_RESULTS = {"ft_gemm_bytes": _I, "ft_gemm_pack": _I}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +88,7 @@ def _open(path: Path) -> ctypes.CDLL:
     for name, signature in _SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes = signature
-        function.restype = None
+        function.restype = _RESULTS.get(name)
     return library
 
 

@@ -2,24 +2,29 @@
 
 Which library paths keep that was measured (one row against 1 to 64 rows, at the shapes of small and large
 layers): fbgemm's packed fp16 holds for every count, oneDNN's packed fp32 from two rows on, plain
-`torch.nn.functional.linear` at almost none. So that a longer chunk needs no further proof, rows are computed
-in blocks of at most 64, and every layer shape is checked when a model is loaded. Where no packed path holds on
-a machine, rows are computed one by one: slow, and exact by construction.
+`torch.nn.functional.linear` at almost none. So that a longer chunk needs no further proof, these compute rows
+in blocks of at most 64; the layers over quantised blocks have one order of operations for any number. Every layer
+shape is checked when a model is loaded. Where no packed path holds on a machine, rows are computed one by one:
+slow, and exact by construction.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 
+from forktree.kernels.gemm import multiply_blocks
+from forktree.kernels.gemm_weights import Format, PackedWeights, can_pack, recover_weights, round_weights
+from forktree.kernels.native import Native
 from forktree.lang.errors import ModelError
 
 _log = logging.getLogger("forktree.model")
 
-Kind = Literal["fp32", "fp16"]
+Quantize = Literal["auto", "none", "fp16", "int8", "q4"]
+QUANTIZE: tuple[str, ...] = get_args(Quantize)
 MAX_ROWS = 64
 _CHECKED_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 15, 16, 17, 24, 31, 32, 33, 47, 48, 63, 64)
 _LARGEST_FP16 = 65504.0
@@ -80,22 +85,43 @@ def _in_blocks(x: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor])
     return torch.cat([compute(block) for block in torch.split(x, MAX_ROWS)])
 
 
-Maker = Callable[[torch.Tensor, "torch.Tensor | None"], Linear]
+class BlockLinear:
+    """Weights in blocks of 4 or 8 bits, activations in int8 with a scale for every 32 of a row (kernels/gemm.py)."""
+
+    def __init__(self, weights: PackedWeights, bias: torch.Tensor | None, native: Native | None) -> None:
+        self._weights = weights
+        self._bias = bias
+        self._native = native
+
+    @property
+    def format(self) -> Format:
+        return self._weights.format
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return multiply_blocks(x, self._weights, self._bias, native=self._native)
 
 
 class LinearFactory:
     """Makes every linear layer of one model, and checks each new shape once.
 
     Args:
-        quantize: "none" keeps fp32; "fp16" packs weights as fp16; "auto" is fp16 where the library has it and
-            the weights fit, else fp32.
+        quantize: one of `QUANTIZE`.
+            "none"  float32, packed.
+            "fp16"  weights in fp16.
+            "int8"  weights rounded to 8-bit blocks, activations in int8 blocks.
+            "q4"    like "int8", but a layer whose weights were made of 4-bit blocks keeps just these.
+            "auto"  fp16 where the library has it and the weights fit, else float32.
+            A layer whose inputs are no multiple of 32 is never in blocks; it is as "auto" has it.
+        native: the library that makes blocks fast; without it they take the plain torch path, which is slow.
     """
 
-    def __init__(self, quantize: Literal["auto", "none", "fp16"]) -> None:
-        if quantize not in ("auto", "none", "fp16"):
-            raise ValueError(f'quantize must be "auto", "none" or "fp16", not {quantize!r}')
+    def __init__(self, quantize: Quantize, native: Native | None = None) -> None:
+        if quantize not in QUANTIZE:
+            names = ", ".join(f'"{name}"' for name in QUANTIZE[:-1])
+            raise ValueError(f'quantize must be {names} or "{QUANTIZE[-1]}", not {quantize!r}')
         self._quantize = quantize
-        self._holds: dict[tuple[Maker, tuple[int, ...]], bool] = {}
+        self._native = native
+        self._holds: dict[tuple[type[Linear], tuple[int, ...]], bool] = {}
 
     def make(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """The first kind that is exact here for this shape: weight [out, in], bias [out].
@@ -103,29 +129,39 @@ class LinearFactory:
         Raises:
             ModelError: fp16 was asked for and cannot be had.
         """
-        for maker in self._candidates(weight):
-            if self._check(maker, weight, bias):
-                return maker(weight, bias)
+        for linear in self._candidates(weight.contiguous(), bias):
+            if self._holds_for(linear, weight):
+                return linear
         if self._quantize == "fp16":
             raise ModelError("fp16 weights cannot be used exactly on this machine; use quantize='none'")
         _log.info("no packed linear path is exact here for %s; computing row by row", list(weight.shape))
         return RowwiseLinear(weight, bias)
 
-    def _candidates(self, weight: torch.Tensor) -> Iterator[Maker]:
+    def _candidates(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Iterator[Linear]:
+        """Kinds in order of preference, each made when it is asked for."""
+        if self._quantize in ("int8", "q4") and can_pack(weight):
+            yield BlockLinear(self._pack(weight), bias, self._native)
         if self._quantize != "none":
             fits = float(weight.abs().max()) <= _LARGEST_FP16
             if fits and "fbgemm" in torch.backends.quantized.supported_engines:
-                yield Fp16Linear
+                yield Fp16Linear(weight, bias)
             elif self._quantize == "fp16":
                 why = "fbgemm is missing" if fits else f"a weight exceeds {_LARGEST_FP16:g}"
                 raise ModelError(f"weights cannot be packed as fp16: {why}; use quantize='none'")
         if self._quantize != "fp16" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-            yield PackedLinear
+            yield PackedLinear(weight, bias)
 
-    def _check(self, maker: Maker, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-        key = (maker, tuple(weight.shape))
+    def _pack(self, weight: torch.Tensor) -> PackedWeights:
+        if self._quantize == "q4":
+            packed = recover_weights(weight, Format.FOUR_BIT, native=self._native)
+            if packed is not None:
+                return packed
+        return round_weights(weight, native=self._native)
+
+    def _holds_for(self, linear: Linear, weight: torch.Tensor) -> bool:
+        key = (type(linear), tuple(weight.shape))
         if key not in self._holds:
-            self._holds[key] = is_row_invariant(maker(weight, bias), weight.shape[1])
+            self._holds[key] = is_row_invariant(linear, weight.shape[1])
         return self._holds[key]
 
 

@@ -7,14 +7,13 @@ import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from forktree.backend.cache.kv_pool import KVLayout, KVPool, count_pages
 from forktree.backend.engine.messages import ForwardBatch, SampleRow, TokenInfo
 from forktree.backend.model.config import ModelConfig, read_config
-from forktree.backend.model.linear import LinearFactory
+from forktree.backend.model.linear import LinearFactory, Quantize
 from forktree.backend.model.llama import LlamaModel, Step, build_llama
 from forktree.backend.model.store import cache_root
 from forktree.backend.model.weights import open_weights
@@ -138,7 +137,7 @@ def _check_range(name: str, values: Sequence[int], end: int) -> None:
 def load_runner(
     folder: str | Path,
     *,
-    quantize: Literal["auto", "none", "fp16"] = "auto",
+    quantize: Quantize = "auto",
     device: str = "auto",
     kv_tokens: int | None = None,
     page_size: int | None = None,
@@ -164,10 +163,10 @@ def load_runner(
         raise ValueError(f"page_size must be a power of two from 1 to {DEFAULT_SPLIT}, not {size}")
     if device not in ("auto", "cpu"):
         raise ValueError(f'device must be "auto" or "cpu", not {device!r}')
-    linears = LinearFactory(quantize)
     threads = num_threads or torch.get_num_threads()
-    config = read_config(folder)
     native = load_native(cache_root() / "native", num_threads=threads)
+    linears = LinearFactory(quantize, native)
+    config = read_config(folder)
     with open_weights(folder) as weights, torch.inference_mode():
         model = build_llama(config, weights, linears, native)
     layout = KVLayout(config.num_layers, config.kv_heads, config.head_dim)

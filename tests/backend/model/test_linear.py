@@ -8,13 +8,19 @@ import pytest
 import torch
 
 from forktree.backend.model.linear import (
+    QUANTIZE,
+    BlockLinear,
     Fp16Linear,
     Linear,
     LinearFactory,
     PackedLinear,
+    Quantize,
     RowwiseLinear,
     is_row_invariant,
 )
+from forktree.backend.model.store import cache_root
+from forktree.kernels.gemm_weights import Format
+from forktree.kernels.native import Native, load_native
 from forktree.lang.errors import ModelError
 
 SHAPES = [(576, 960), (576, 576), (576, 3072), (1536, 576), (48, 80), (7, 3), (1, 1)]
@@ -57,9 +63,22 @@ def test_each_kind_is_the_product(kind: type, width: int, out: int) -> None:
     assert kind(weight, bias)(x[:0]).shape == (0, out)
 
 
-@pytest.mark.parametrize("quantize", ["auto", "none", "fp16"])
-def test_what_the_factory_makes_is_row_invariant(quantize: str) -> None:
-    factory = LinearFactory(quantize)  # type: ignore[arg-type]
+@pytest.fixture(scope="module", params=["native", "plain"])
+def library(request: pytest.FixtureRequest) -> Native | None:
+    found = load_native(cache_root() / "native", num_threads=1) if request.param == "native" else None
+    if request.param == "native" and found is None:
+        pytest.skip("no native kernels here")
+    return found
+
+
+def four_bit_weight(width: int, out: int) -> torch.Tensor:
+    q = torch.arange(out * width).view(out, width) * 7 % 16
+    return q * 0.0078125 - 0.0625
+
+
+@pytest.mark.parametrize("quantize", QUANTIZE)
+def test_what_the_factory_makes_is_row_invariant(quantize: Quantize, library: Native | None) -> None:
+    factory = LinearFactory(quantize, library)
     for width, out in SHAPES:
         assert is_row_invariant(factory.make(*weight_and_bias(width, out)), width)
 
@@ -88,6 +107,30 @@ def test_weights_beyond_fp16_stay_fp32() -> None:
         LinearFactory("fp16").make(weight)
 
 
+def test_q4_keeps_four_bit_blocks_and_rounds_other_weights_to_eight(library: Native | None) -> None:
+    factory = LinearFactory("q4", library)
+    made, other = factory.make(four_bit_weight(64, 20)), factory.make(weight_and_bias(64, 20)[0])
+    assert isinstance(made, BlockLinear)
+    assert isinstance(other, BlockLinear)
+    assert (made.format, other.format) == (Format.FOUR_BIT, Format.EIGHT_BIT)
+
+
+def test_int8_is_near_the_product(library: Native | None) -> None:
+    weight, bias = weight_and_bias(576, 80)
+    linear = LinearFactory("int8", library).make(weight, bias)
+    assert isinstance(linear, BlockLinear)
+    x = torch.randn(70, 576, generator=torch.Generator().manual_seed(1))
+    error = linear(x) - (x @ weight.t() + bias)
+    assert error.pow(2).mean().sqrt() < 0.01 * (x @ weight.t()).pow(2).mean().sqrt()
+
+
+@pytest.mark.parametrize("quantize", ["int8", "q4"])
+def test_widths_that_are_no_multiple_of_32_are_not_in_blocks(quantize: Quantize) -> None:
+    factory = LinearFactory(quantize)
+    assert not isinstance(factory.make(*weight_and_bias(48, 80)), BlockLinear)
+    assert not isinstance(factory.make(torch.full((4, 64), 1e7)), BlockLinear)
+
+
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match='quantize must be "auto", "none" or "fp16", not \'int3\''):
+    with pytest.raises(ValueError, match='quantize must be "auto", "none", "fp16", "int8" or "q4", not \'int3\''):
         LinearFactory("int3")  # type: ignore[arg-type]
