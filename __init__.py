@@ -78,6 +78,7 @@ from forktree.runtime.ported import flush_cache, get_server_info, set_default_ba
 from forktree.runtime.programs import Program
 from forktree.runtime.protocol import TokenLogprob
 from forktree.runtime.record import Meta, OptionMeta
+from forktree.runtime.report import RunReport, explain_run
 from forktree.runtime.state import State
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ __all__ = [
     "Result",
     "RoleError",
     "RunCancelledError",
+    "RunReport",
     "Sampling",
     "Schema",
     "ServerError",
@@ -139,6 +141,7 @@ __all__ = [
     "assistant_begin",
     "assistant_end",
     "drop_unread",
+    "explain_run",
     "flush_cache",
     "fork_independent",
     "function",

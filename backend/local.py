@@ -17,8 +17,10 @@ from forktree.backend.local_answers import completion_of, scores_of
 from forktree.backend.local_model import LocalModel
 from forktree.backend.local_raw import RawCompletion, generate_raw
 from forktree.backend.local_requests import Work, engine_request, plan_generation
+from forktree.backend.local_scores import ScoreJobs, plan_prompts, score_jobs
 from forktree.backend.local_source import FolderSource, ModelSource, Report, check_count
 from forktree.backend.mailbox import Courier, Mailbox
+from forktree.backend.render import Options
 from forktree.lang.constraints import ConstraintSpec, HasSpec
 from forktree.lang.errors import EngineError
 from forktree.lang.sampling import Sampling
@@ -28,6 +30,7 @@ from forktree.runtime.protocol import (
     Completion,
     Delta,
     GenerateRequest,
+    PlannedPrompt,
     ScoreRequest,
     ScoreResult,
 )
@@ -125,12 +128,7 @@ class Local:
         An empty option has no ids. With `unconditional`, the ids that are scored are also scored behind the
         start of a text alone.
         """
-        plan = await self._off_loop(lambda: self._model.renderer().options(request.branch, request.options))
-        scored = {ids: ids[plan.score_from :] for ids, option in zip(plan.ids, request.options, strict=True) if option}
-        start = self._model.tokenizer().start_ids
-        wholes = [ids for ids, tail in scored.items() if tail]
-        alone = list({scored[ids] for ids in wholes}) if request.unconditional else []
-        jobs = [(ids, plan.score_from) for ids in wholes] + [((*start, *ids), len(start)) for ids in alone]
+        plan, (wholes, alone, jobs) = await self._off_loop(self._plan_scores, request)
         finished = await self._finish_all(jobs)
         return scores_of(
             plan,
@@ -148,6 +146,19 @@ class Local:
     async def tokens(self, branch: Branch | None) -> tuple[int, ...]:
         """The ids that the branch renders to."""
         return await self._off_loop(lambda: self._model.renderer().ids(branch))
+
+    async def plan_prompts(self, request: GenerateRequest | ScoreRequest) -> list[PlannedPrompt]:
+        """What the request would make the engine compute, without computing it."""
+        return await self._off_loop(lambda: plan_prompts(request, self._model.renderer(), self._model.tokenizer()))
+
+    async def count_cached(self, prompts: list[tuple[int, ...]]) -> list[int]:
+        """How many of each prompt's first tokens are cached now."""
+        return await self._off_loop(self._model.count_cached, prompts)
+
+    async def context_limit(self) -> int:
+        """The model's context, or what the KV pool holds where that is less; loads the model."""
+        engine = await self._off_loop(self._model.engine)
+        return engine.max_tokens
 
     # --- the raw door --------------------------------------------------------------------------------------
 
@@ -223,6 +234,10 @@ class Local:
     def _plan(self, request: GenerateRequest) -> Work:
         self._model.load()
         return plan_generation(request, self._model.renderer(), self._model.tokenizer())
+
+    def _plan_scores(self, request: ScoreRequest) -> tuple[Options, ScoreJobs]:
+        plan = self._model.renderer().options(request.branch, request.options)
+        return plan, score_jobs(request, plan, self._model.tokenizer())
 
     async def _off_loop(self, compute: Callable[..., T], *args: Any) -> T:
         """Run a part that may take long on a planner's thread."""

@@ -83,6 +83,12 @@ class LocalModel:
         engine = self._engine
         return {} if engine is None else engine.cached_tree()
 
+    def count_cached(self, prompts: list[tuple[int, ...]]) -> list[int]:
+        """How many of each prompt's first tokens are cached; none before the model is loaded."""
+        self.check_open()
+        engine = self._engine
+        return [0] * len(prompts) if engine is None else engine.count_cached(prompts)
+
     def close(self) -> None:
         """Release everything; waits for a load that is under way."""
         self._is_closed = True

@@ -12,7 +12,17 @@ from forktree.lang.errors import UnsupportedError
 from forktree.lang.program import Op
 from forktree.runtime import protocol
 from forktree.runtime.executor import get_executor
-from forktree.runtime.plan import Plan, PlannedRequest, Prices, Refused, build_tree, count_distinct, price_of
+from forktree.runtime.plan import (
+    Plan,
+    PlannedRequest,
+    Prices,
+    Refused,
+    build_tree,
+    count_cached,
+    count_distinct,
+    count_prefill,
+    price_of,
+)
 from forktree.runtime.run import Run
 from forktree.runtime.trace import trace_as_far_as_possible
 
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
     from forktree.runtime.map import Row
 
 _CHARACTERS_PER_TOKEN = 4
+_OUTSIDE = "explain outside of async programs"
 
 
 def explain(
@@ -31,7 +42,7 @@ def explain(
     max_context: int | None,
 ) -> Plan:
     """See `Function.explain`."""
-    tokenizer = _Tokenizer(backend)
+    tokenizer = BranchTokenizer(backend)
     requests: list[PlannedRequest] = []
     refused: list[Refused] = []
     marks = itertools.count(-1, -1)
@@ -45,7 +56,8 @@ def explain(
         requests += walker.requests
         if stopped is not None:
             refused.append(Refused(index, program.name, f"known up to here only: {stopped}"))
-    limit = max_context if max_context is not None else getattr(backend, "max_context", None)
+    requests = tokenizer.with_cached(requests)
+    limit = tokenizer.context_limit() if max_context is None else max_context
     refused += _too_long(requests, limit)
     is_bound = tokenizer.is_estimate or any(not each.is_exact for each in requests) or _is_cut(refused)
     return _plan(program.name, num_rows, requests, tuple(refused), is_bound, prices)
@@ -61,7 +73,7 @@ def _too_long(requests: list[PlannedRequest], limit: int | None) -> list[Refused
     return [
         Refused(each.row, each.label, f"{each.num_known} prompt tokens do not fit the context of {limit}")
         for each in requests
-        if each.num_known >= limit
+        if each.num_known + (each.max_tokens != 0) > limit  # a generation makes at least one token
     ]
 
 
@@ -86,11 +98,13 @@ def _plan(
         is_bound,
         tree,
         refused,
+        cached_tokens=count_cached(tree),
+        prefill_tokens=count_prefill(requests),
     )
     return replace(plan, price=price_of(prices, plan))
 
 
-class _Tokenizer:
+class BranchTokenizer:
     """The backend's ids of a branch, or where it has none an estimate by length."""
 
     def __init__(self, backend: protocol.Backend) -> None:
@@ -107,16 +121,28 @@ class _Tokenizer:
         pieces = [text[i : i + _CHARACTERS_PER_TOKEN] for i in range(0, len(text), _CHARACTERS_PER_TOKEN)]
         return tuple(hash(piece) & 0x7FFFFFFF for piece in pieces)
 
-    def prompts(self, request: protocol.GenerateRequest | protocol.ScoreRequest) -> list[tuple[int, ...]] | None:
-        """What the request makes the backend compute, one prompt or one an option, where the backend can tell.
+    def prompts(self, request: protocol.GenerateRequest | protocol.ScoreRequest) -> list[protocol.PlannedPrompt]:
+        """What the request makes the backend compute, as the backend tells (see `protocol.Planner`), or by its ids."""
+        plan = getattr(self._run.backend, "plan_prompts", None)
+        if plan is not None:
+            return list(self._run.ask(plan(request), instead=_OUTSIDE))
+        texts = request.options if isinstance(request, protocol.ScoreRequest) else ("",)
+        branches = [protocol.Branch(request.branch, protocol.Text(text)) if text else request.branch for text in texts]
+        return [protocol.PlannedPrompt(ids, max(0, len(ids) - 1)) for ids in map(self.ids, branches)]
 
-        A backend may offer `prompt_ids(request)`: it knows which tokens at the end of the text are withdrawn,
-        because they are generated again to heal the boundary.
-        """
-        prompt_ids = getattr(self._run.backend, "prompt_ids", None)
-        if prompt_ids is None:
-            return None
-        return list(self._run.ask(prompt_ids(request), instead="explain outside of async programs"))
+    def context_limit(self) -> int | None:
+        """The length of the context, where the backend can tell."""
+        limit = getattr(self._run.backend, "context_limit", None)
+        return None if limit is None else self._run.ask(limit(), instead=_OUTSIDE)
+
+    def with_cached(self, requests: list[PlannedRequest]) -> list[PlannedRequest]:
+        """The requests with what the backend's cache holds of each, where the backend can tell."""
+        count = getattr(self._run.backend, "count_cached", None)
+        if count is None or not requests:
+            return requests
+        known = [tuple(itertools.takewhile(lambda token: token >= 0, each.ids)) for each in requests]
+        counts = self._run.ask(count(known), instead=_OUTSIDE)
+        return [replace(each, num_cached=num) for each, num in zip(requests, counts, strict=True)]
 
 
 @dataclass(slots=True)
@@ -137,7 +163,7 @@ class _End:
 class _Walker:
     """Follows one row's operations and notes each request."""
 
-    def __init__(self, row: int, tokenizer: _Tokenizer, marks: Iterator[int]) -> None:
+    def __init__(self, row: int, tokenizer: BranchTokenizer, marks: Iterator[int]) -> None:
         self._row = row
         self._tokenizer = tokenizer
         self._marks = marks
@@ -179,27 +205,36 @@ class _Walker:
     def _ids(self, end: _End, branch: protocol.Branch | None) -> tuple[int, ...]:
         return (*end.before, *self._tokenizer.ids(branch)[end.num_before :])
 
-    def _note(self, end: _End, label: str, ids: tuple[int, ...], max_tokens: int | None) -> None:
-        self.requests.append(PlannedRequest(self._row, label, ids, max_tokens, end.is_exact))
+    def _note(
+        self, end: _End, label: str, ids: tuple[int, ...], max_tokens: int | None, num_cacheable: int | None = None
+    ) -> None:
+        self.requests.append(PlannedRequest(self._row, label, ids, max_tokens, end.is_exact, num_cacheable))
 
     def _generate(self, end: _End, node: ir.Gen) -> None:
-        ids = self._ids(end, end.branch)
+        label = f"gen {node.name or ''}".rstrip()
         if end.is_exact:
             request = protocol.GenerateRequest(branch=end.branch, heal=node.heal, name=node.name)
-            ids = (self._tokenizer.prompts(request) or [ids])[0]
+            (prompt,) = self._tokenizer.prompts(request)
+        else:
+            prompt = protocol.PlannedPrompt(ids := self._ids(end, end.branch), max(0, len(ids) - 1))
         for _ in range(node.sampling.n or 1):
-            self._note(end, f"gen {node.name or ''}".rstrip(), ids, node.sampling.max_tokens)
+            self._note(end, label, prompt.ids, node.sampling.max_tokens, prompt.num_cacheable)
         self._make_unknown(end, protocol.Generated(""))
 
     def _select(self, end: _End, node: ir.Select) -> None:
+        label = f"select {node.name or ''}".rstrip()
         options = tuple(dict.fromkeys(node.options))
         branches = [protocol.Branch(end.branch, protocol.Text(option)) for option in options]
-        prompts = None
         if end.is_exact:
-            request = protocol.ScoreRequest(branch=end.branch, options=options, name=node.name)
-            prompts = self._tokenizer.prompts(request)
-        for ids in prompts or [self._ids(end, branch) for branch in branches]:
-            self._note(end, f"select {node.name or ''}".rstrip(), ids, 0)
+            is_relative = node.method == "unconditional_likelihood_normalized"
+            request = protocol.ScoreRequest(
+                branch=end.branch, options=options, unconditional=is_relative, name=node.name
+            )
+            for prompt in self._tokenizer.prompts(request):
+                self._note(end, label, prompt.ids, 0, prompt.num_cacheable)
+        else:
+            for branch in branches:
+                self._note(end, label, self._ids(end, branch), 0)
         if len(options) == 1:
             end.branch = branches[0]
         else:

@@ -11,7 +11,7 @@ from forktree.lang.errors import BackendError, ForktreeError, IncompleteError, U
 from forktree.runtime import protocol
 from forktree.runtime.choices import choose
 from forktree.runtime.data import follow, show
-from forktree.runtime.record import Meta, meta_of
+from forktree.runtime.record import Answered, Meta, meta_of
 from forktree.runtime.values import Value, note_line
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ async def _stream_one(cursor: Cursor, request: protocol.GenerateRequest, value: 
             completion = event
     if completion is None:
         raise BackendError(f"{cursor.run.backend.name} ended the answer without a completion")
+    _note_answer(cursor, request, completion.usage)
     return completion
 
 
@@ -164,8 +165,16 @@ def _sample_request(request: protocol.GenerateRequest, index: int) -> protocol.G
 async def _collect(cursor: Cursor, request: protocol.GenerateRequest) -> protocol.Completion:
     async for event in cursor.run.backend.stream(request):
         if isinstance(event, protocol.Completion):
+            _note_answer(cursor, request, event.usage)
             return event
     raise BackendError(f"{cursor.run.backend.name} ended the answer without a completion")
+
+
+def _note_answer(
+    cursor: Cursor, request: protocol.GenerateRequest | protocol.ScoreRequest, usage: protocol.Usage
+) -> None:
+    run = cursor.run
+    run.recorder.answers.append(Answered(run.backend, request, usage))
 
 
 def _set_value(value: Value, node: ir.Gen, completion: protocol.Completion, label: str) -> None:
@@ -212,6 +221,7 @@ async def _select(cursor: Cursor, node: ir.Select, value: Value) -> None:
     try:
         _check_selection(run.backend, request)
         result = await run.backend.score(request)
+        _note_answer(cursor, request, result.usage)
         winner, meta = choose(node.options, result, node.method)
     except Exception as error:
         _raise_explained(error, run.backend, label)

@@ -8,6 +8,7 @@ has no tokens yet, only a budget. A figure that depends on such text is a bound,
 from __future__ import annotations
 
 import html
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,6 +23,8 @@ class PlannedRequest:
         ids: known tokens of the prompt, in order; a negative number stands for one generated stretch.
         max_tokens: most tokens to generate; None is open, 0 for a select.
         is_exact: every token of the prompt is known.
+        num_cacheable: of the first tokens, how many may come from a cache; None is all but the last.
+        num_cached: of the first tokens, how many the backend's cache holds now.
     """
 
     row: int
@@ -29,6 +32,8 @@ class PlannedRequest:
     ids: tuple[int, ...]
     max_tokens: int | None
     is_exact: bool
+    num_cacheable: int | None = None
+    num_cached: int = 0
 
     @property
     def num_known(self) -> int:
@@ -43,12 +48,14 @@ class PlanNode:
     Attributes:
         num_requests: how many prompts pass through.
         labels: what asks where a prompt ends here, with its count.
+        num_cached: how many of the tokens the backend's cache holds now.
     """
 
     num_tokens: int
     num_requests: int
     labels: tuple[tuple[str, int], ...]
     children: tuple[PlanNode, ...]
+    num_cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,10 @@ class Plan:
 
     Attributes:
         requested_tokens: known prompt tokens of all requests together.
-        distinct_tokens: nodes of the prefix tree, which is the prefill of a cold cache that can hold it.
+        distinct_tokens: nodes of the prefix tree.
+        cached_tokens: those of them that the backend's cache holds now.
+        prefill_tokens: what is left to compute, when requests come in the order of the rows and the cache can hold
+            them all: distinct tokens that are not cached, and those that are computed again for their logits.
         decode_tokens: most tokens to generate; None when a generation has no budget.
         is_bound: some text is known only when the programs run, so that the figures are bounds.
         price: of everything with every shared token paid once at the cached rate, and without sharing.
@@ -91,6 +101,8 @@ class Plan:
     tree: tuple[PlanNode, ...]
     refused: tuple[Refused, ...] = ()
     price: tuple[float, float] | None = None
+    cached_tokens: int = 0
+    prefill_tokens: int = 0
 
     @property
     def shared_tokens(self) -> int:
@@ -104,14 +116,15 @@ class Plan:
         about = "at least " if self.is_bound else ""
         share = self.shared_tokens / self.requested_tokens if self.requested_tokens else 0.0
         yield f"plan of {self.program}: {self.num_rows} rows, {self.num_requests} requests"
-        prompt = f"{about}{self.distinct_tokens} of {self.requested_tokens} prompt tokens"
+        prompt = f"{about}{self.prefill_tokens} of {self.requested_tokens} prompt tokens"
+        cached = f", {self.cached_tokens} are cached" if self.cached_tokens else ""
         decode = "without a bound" if self.decode_tokens is None else f"at most {self.decode_tokens} tokens"
-        yield f"  prefill  {prompt}; {share:.0%} are shared"
+        yield f"  prefill  {prompt}; {share:.0%} are shared{cached}"
         yield f"  decode   {decode}"
         if self.price is not None:
             yield f"  price    at most {self.price[0]:.4f} with shared prompts cached, {self.price[1]:.4f} without"
         for node in self.tree:
-            yield from _node_lines(node, 1)
+            yield from node_lines(node, 1)
         for refused in self.refused:
             yield f"  row {refused.row}, {refused.label}: {refused.reason}"
 
@@ -123,11 +136,13 @@ class Plan:
         return {**asdict(self), "shared_tokens": self.shared_tokens}
 
 
-def _node_lines(node: PlanNode, depth: int) -> Iterator[str]:
+def node_lines(node: PlanNode, depth: int) -> Iterator[str]:
+    """A node and what is below it, one line each."""
     labels = ", ".join(label if count == 1 else f"{label} ×{count}" for label, count in node.labels)
-    yield f"{'  ' * depth}{node.num_tokens} tokens ×{node.num_requests}{'  ' + labels if labels else ''}"
+    cached = f" ({node.num_cached} cached)" if node.num_cached else ""
+    yield f"{'  ' * depth}{node.num_tokens} tokens{cached} ×{node.num_requests}{'  ' + labels if labels else ''}"
     for child in node.children:
-        yield from _node_lines(child, depth + 1)
+        yield from node_lines(child, depth + 1)
 
 
 def build_tree(requests: Sequence[PlannedRequest]) -> tuple[PlanNode, ...]:
@@ -153,7 +168,8 @@ def _grow(requests: Sequence[PlannedRequest], depth: int) -> Iterator[PlanNode]:
             if len(request.ids) == length:
                 labels[request.label] = labels.get(request.label, 0) + 1
         num_tokens = sum(token >= 0 for token in group[0].ids[depth:length])
-        yield PlanNode(num_tokens, len(group), tuple(labels.items()), tuple(_grow(group, length)))
+        num_cached = max(0, min(max(each.num_cached for each in group), length) - depth)
+        yield PlanNode(num_tokens, len(group), tuple(labels.items()), tuple(_grow(group, length)), num_cached)
         start = end
 
 
@@ -167,6 +183,50 @@ def _common(one: Sequence[int], two: Sequence[int]) -> int:
 def count_distinct(tree: Sequence[PlanNode]) -> int:
     """Known tokens in the tree."""
     return sum(node.num_tokens + count_distinct(node.children) for node in tree)
+
+
+def count_cached(tree: Sequence[PlanNode]) -> int:
+    """Tokens in the tree that the backend's cache holds."""
+    return sum(node.num_cached + count_cached(node.children) for node in tree)
+
+
+def count_prefill(requests: Sequence[PlannedRequest]) -> int:
+    """Known tokens to compute, when the requests come in this order and each leaves its prompt in the cache."""
+    matches = _longest_earlier(requests)
+    total = 0
+    for request, match in zip(requests, matches, strict=True):
+        limit = max(0, len(request.ids) - 1) if request.num_cacheable is None else request.num_cacheable
+        start = min(max(match, request.num_cached), limit)
+        total += sum(token >= 0 for token in request.ids[start:])
+    return total
+
+
+def _longest_earlier(requests: Sequence[PlannedRequest]) -> list[int]:
+    """For each request, how long a beginning of its prompt some earlier prompt has.
+
+    In sorted order the prompt that agrees longest is the nearest one. Taking requests out from the last to the
+    first leaves, around each, only earlier ones; what two agree on is the least that neighbours between them do.
+    """
+    order = sorted(range(len(requests)), key=lambda index: requests[index].ids)
+    after = dict(itertools.pairwise(order))
+    before = {two: one for one, two in after.items()}
+    agreed = {two: _common(requests[one].ids, requests[two].ids) for two, one in before.items()}  # with `before`
+    longest = [0] * len(requests)
+    for index in range(len(requests) - 1, -1, -1):
+        one, two = before.pop(index, None), after.pop(index, None)
+        left = agreed.pop(index, 0)
+        right = 0 if two is None else agreed[two]
+        longest[index] = max(left, right)
+        if one is not None:
+            after.pop(one)
+            if two is not None:
+                after[one] = two
+        if two is not None:
+            before.pop(two)
+            agreed.pop(two)
+            if one is not None:
+                before[two], agreed[two] = one, min(left, right)
+    return longest
 
 
 def price_of(prices: Prices | Mapping[str, float] | None, plan: Plan) -> tuple[float, float] | None:

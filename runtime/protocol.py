@@ -223,6 +223,19 @@ class ScoreResult:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedPrompt:
+    """One prompt that a request makes a backend compute, told before it does.
+
+    Attributes:
+        ids: its tokens.
+        num_cacheable: how many of the first may come from a cache; the others are computed whatever it holds.
+    """
+
+    ids: tuple[int, ...]
+    num_cacheable: int
+
+
+@dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a backend can do. What it cannot is an error at submission, never a silently weaker result.
 
@@ -246,6 +259,8 @@ class Backend(Protocol):
 
     Errors are `BackendError`s, `ConstraintError`s or `EngineError`s, raised from the call or the iteration.
     Cancelling the task that iterates (or `aclose()` of the stream) cancels the work.
+
+    A backend may offer further verbs, for plans; who asks looks whether they are there (`Planner`).
     """
 
     @property
@@ -272,4 +287,20 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release what the backend holds; every waiter gets an error. Closing twice is harmless."""
+        ...
+
+
+class Planner(Protocol):
+    """What a backend may offer besides, each for itself, so that a plan is exact. Nothing is computed or changed."""
+
+    async def plan_prompts(self, request: GenerateRequest | ScoreRequest) -> list[PlannedPrompt]:
+        """What the request would make it compute: one prompt, or for a select one an option."""
+        ...
+
+    async def count_cached(self, prompts: list[tuple[int, ...]]) -> list[int]:
+        """How many of each prompt's first tokens are in its cache now."""
+        ...
+
+    async def context_limit(self) -> int:
+        """Most tokens of a prompt and what it generates; a prompt alone may be as long."""
         ...

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from forktree.lang import ir
 from forktree.lang.program import Op
-from forktree.runtime.protocol import Completion, TokenLogprob
+from forktree.runtime.protocol import Backend, Completion, GenerateRequest, ScoreRequest, TokenLogprob, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +90,27 @@ def meta_of(completion: Completion, samples: tuple[Meta, ...] = ()) -> Meta:
     )
 
 
+class Answered(NamedTuple):
+    """A request that a backend has answered, and what it counted."""
+
+    backend: Backend
+    request: GenerateRequest | ScoreRequest
+    usage: Usage
+
+
 @dataclass(slots=True)
 class Recorder:
     """The operations of one run in program order, with those of the programs that it called.
 
-    Both verbs are atomic, so that branches and nested programs of several threads may write.
+    Every write is atomic, so that branches and nested programs of several threads may write.
+
+    Attributes:
+        answers: what backends have answered, in the order of the answers.
     """
 
     name: str
     ops: list[Op] = field(default_factory=list)
+    answers: list[Answered] = field(default_factory=list)
     _branches: Iterator[int] = field(default_factory=partial(itertools.count, 1))
 
     def new_branch(self) -> int:

@@ -55,6 +55,12 @@ class EngineCore:
     def has_work(self) -> bool:
         return bool(self._live)
 
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of a request: the context's, or what the pool holds and one that is drawn last."""
+        runner = self._runner
+        return min(runner.max_context, runner.num_pages * runner.page_size + 1)
+
     def make_sequence(self, id: int, request: EngineRequest) -> Sequence:
         """Check a request against the runner's limits; safe on any thread. Ids must grow.
 
@@ -122,6 +128,10 @@ class EngineCore:
     def cached_tree(self) -> dict[str, tuple[CachedNode, ...]]:
         """The radix tree by namespace, as frozen values."""
         return cached_tree(self._memory.tree)
+
+    def count_cached(self, prompts: list[tuple[int, ...]]) -> list[int]:
+        """How many of each prompt's first tokens the tree holds in the namespace of programs."""
+        return [self._memory.tree.match("", list(ids), len(ids)) for ids in prompts]
 
     def stats(self) -> EngineStats:
         """A snapshot; taken from another thread while a step runs, its counts may be moments apart."""

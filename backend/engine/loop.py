@@ -93,6 +93,18 @@ class Engine:
         """What is cached, by namespace. Raises EngineError: the engine is closed."""
         return self._ask(self._core.cached_tree)
 
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of a request, prompt and output together."""
+        return self._core.max_tokens
+
+    def count_cached(self, prompts: list[tuple[int, ...]]) -> list[int]:
+        """How many of each prompt's first tokens a program's request would find cached. Changes nothing.
+
+        Raises EngineError: the engine is closed.
+        """
+        return self._ask(lambda: self._core.count_cached(prompts))
+
     def stats(self) -> EngineStats:
         return self._core.stats()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 from forktree.backend.fake import Fake
 from forktree.lang.expressions import gen, select
 from forktree.runtime.function import function
-from forktree.runtime.plan import PlannedRequest, Prices, build_tree, count_distinct
+from forktree.runtime.plan import PlannedRequest, Prices, build_tree, count_distinct, count_prefill
+from forktree.runtime.protocol import Branch, PlannedPrompt, Text
 
 
 @function
@@ -105,26 +108,65 @@ def test_rows_that_exceed_the_context_are_named() -> None:
     assert "do not fit the context of 6" in str(plan)
 
 
-class Healing(Fake):
-    """Withdraws the last token of every prompt before a generation, and tells."""
+class Planning(Fake):
+    """Tells what it will compute: the last token of every prompt before a generation is withdrawn. Its cache holds
+    `cached`, and its context ten tokens."""
 
-    async def prompt_ids(self, request):
+    cached = ()
+
+    async def plan_prompts(self, request):
+        ids = await self.tokens(request.branch)
         if hasattr(request, "options"):
-            ids = await self.tokens(request.branch)
-            return [(*ids, index) for index, _ in enumerate(request.options)]
-        return [(await self.tokens(request.branch))[:-1]]
+            return [PlannedPrompt((*ids, index), len(ids) - 1) for index, _ in enumerate(request.options)]
+        return [PlannedPrompt(ids[:-1], len(ids) - 2)]
+
+    async def count_cached(self, prompts):
+        return [
+            next(
+                (i for i, pair in enumerate(zip(ids, self.cached, strict=False)) if pair[0] != pair[1]),
+                min(len(ids), len(self.cached)),
+            )
+            for ids in prompts
+        ]
+
+    async def context_limit(self):
+        return 10
 
 
 def test_a_backend_that_knows_what_it_will_compute_is_asked() -> None:
-    plan = few_shot.explain(ROWS, backend=Healing([]))
+    plan = few_shot.explain(ROWS, backend=Planning([]))
     assert plan.requested_tokens == 5 + 5 + 4
     assert plan.distinct_tokens == 4 + 1
+    # The second row's prompt is the first's: its last token is computed again. So is that of the third.
+    assert plan.prefill_tokens == 5 + 1 + 1
 
     @function
     def chosen(s):
         s += "one two" + select("x", ["a", "b c d"])
 
-    assert chosen.explain([{}], backend=Healing([])).distinct_tokens == 2 + 2
+    plan = chosen.explain([{}], backend=Planning([]))
+    assert plan.distinct_tokens == 2 + 2
+    assert plan.prefill_tokens == 3 + 2  # the second option computes the row before it again
+
+
+def test_what_is_cached_need_not_be_computed() -> None:
+    backend = Planning([])
+    cold = few_shot.explain(ROWS, backend=backend)
+    backend.cached = asyncio.run(backend.tokens(Branch(None, Text("one two three four a"))))
+    warm = few_shot.explain(ROWS, backend=backend)
+    assert (cold.cached_tokens, warm.cached_tokens) == (0, 5)
+    assert warm.prefill_tokens == 1 + 1 + 1
+    assert "5 are cached" in str(warm)
+    assert "4 tokens (4 cached) ×3" in str(warm)
+    assert warm.distinct_tokens == cold.distinct_tokens
+
+
+def test_the_backend_s_context_refuses_rows_before_they_run() -> None:
+    long = {"question": " ".join("abcdefgh")}
+    plan = few_shot.explain([*ROWS, long], backend=Planning([]))
+    assert [(refused.row, refused.reason) for refused in plan.refused] == [
+        (3, "11 prompt tokens do not fit the context of 10")
+    ]
 
 
 @pytest.mark.parametrize("prices", [Prices(1e6, 2e6, 0.5e6), {"input": 1e6, "output": 2e6, "cached_input": 0.5e6}])
@@ -146,3 +188,17 @@ def test_the_tree_has_one_token_for_each_distinct_prefix(prompts) -> None:
     requests = [PlannedRequest(0, "gen", tuple(ids), 1, True) for ids in prompts]
     prefixes = {tuple(ids[: n + 1]) for ids in prompts for n in range(len(ids))}
     assert count_distinct(build_tree(requests)) == len(prefixes)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.lists(st.integers(0, 1), max_size=5), st.integers(0, 5), st.integers(0, 5)), max_size=12))
+def test_prefill_is_what_no_earlier_prompt_left_in_the_cache(prompts) -> None:
+    """Against a cache that is a set of prefixes."""
+    requests, held, total = [], set(), 0
+    for ids, num_cacheable, num_cached in prompts:
+        limit, num_cached = min(num_cacheable, len(ids)), min(num_cached, len(ids))
+        requests.append(PlannedRequest(0, "gen", tuple(ids), 1, True, limit, num_cached))
+        match = max(n for n in range(len(ids) + 1) if n == 0 or tuple(ids[:n]) in held)
+        total += len(ids) - min(max(match, num_cached), limit)
+        held |= {tuple(ids[: n + 1]) for n in range(len(ids))}
+    assert count_prefill(requests) == total
