@@ -22,7 +22,7 @@ from forktree.lang.constraints import (
 )
 from forktree.lang.errors import ConstraintError, LanguageError
 from forktree.lang.sampling import Sampling
-from forktree.lang.tools import output_from_tools
+from forktree.lang.tools import output_from_parallel_tools, output_from_tools
 from forktree.lang.types import Output, output_from_dtype, output_from_schema, output_from_spec
 
 _NO_SAMPLING = Sampling()
@@ -55,6 +55,7 @@ def gen(
     return_logprob: bool | None = None,
     top_logprobs_num: int | None = None,
     return_text_in_logprobs: bool | None = None,
+    parallel: bool | int = False,
     **constraint: Any,
 ) -> ir.Gen | ir.Select:
     """The model continues the text; the value is read as `s[name]`.
@@ -63,6 +64,8 @@ def gen(
     `constraint=` with a constraint object. With `schema=` or `dtype=` the value is typed, and reading it raises
     IncompleteError when the output was cut before it was legal. What is not given is the run's default, then
     the model's own.
+
+    With `tools=` the value is one `ToolCall`; with `parallel=True`, or the most calls as a number, a list of them.
 
     With `choices_method=` the choices are scored rather than generated: it is `select`. `return_logprob` and
     `top_logprobs_num` are SGLang's spelling of `logprobs`; entries always carry their text, whatever
@@ -104,7 +107,10 @@ def gen(
     sampling = Sampling(**given) if given else _NO_SAMPLING
     if stop_regex is not None:
         _check_pattern(stop_regex)
-    output = _output_of(constraint, source) if constraint else None
+    if parallel is not False:
+        output: Output | None = _parallel_calls(constraint, parallel, source)
+    else:
+        output = _output_of(constraint, source) if constraint else None
     return ir.Gen(name, sampling, output, on_budget, heal, source)
 
 
@@ -263,6 +269,16 @@ def _output_of(constraint: dict[str, Any], source: ir.Source | None) -> Output |
     if isinstance(value, ir.Symbolic):
         raise LanguageError(f"{given[0]}= must be known when the program is traced{ir.at(source)}")
     return _MAKERS[given[0]](value)
+
+
+def _parallel_calls(constraint: dict[str, Any], parallel: bool | int, source: ir.Source | None) -> Output:
+    is_count = parallel is True or (isinstance(parallel, int) and parallel >= 1)
+    if set(constraint) != {"tools"} or not is_count:
+        raise LanguageError(
+            f"parallel={parallel!r} is True or the most calls, and goes with tools= alone, "
+            f"not with {sorted(constraint) or 'nothing'}{ir.at(source)}"
+        )
+    return output_from_parallel_tools(constraint["tools"], None if parallel is True else parallel)
 
 
 def _check_pattern(pattern: object) -> str:

@@ -1,7 +1,7 @@
 """Tools as a constraint: Python functions or schemas in, a call with legal name and arguments out.
 
-The output is JSON, `{"name": "<tool>", "arguments": {...}}`, and its value a `ToolCall`. A function's schema
-comes from its signature and docstring, through pydantic.
+The output is JSON, `{"name": "<tool>", "arguments": {...}}`, and its value a `ToolCall`; several calls at once are an
+array of those, and a list. A function's schema comes from its signature and docstring, through pydantic.
 """
 
 from __future__ import annotations
@@ -95,20 +95,48 @@ def output_from_tools(tools: Iterable[Any]) -> Output:
     Raises:
         LanguageError: no tools, two of one name, or something that is no tool.
     """
+    by_name = _by_name(tools)
+    spec = _spec_of(_any_call(by_name), by_name)
+    return Output(spec, "json", f"tools[{', '.join(by_name)}]", lambda text: _call_of(json.loads(text), by_name))
+
+
+def output_from_parallel_tools(tools: Iterable[Any], max_calls: int | None) -> Output:
+    """The constraint "an array of one to `max_calls` calls of these tools"; None is no bound.
+
+    Raises:
+        LanguageError: as `output_from_tools`.
+    """
+    by_name = _by_name(tools)
+    bound = {} if max_calls is None else {"maxItems": max_calls}
+    spec = _spec_of({"type": "array", "items": _any_call(by_name), "minItems": 1, **bound}, by_name)
+
+    def parse(text: str) -> list[ToolCall]:
+        return [_call_of(call, by_name) for call in json.loads(text)]
+
+    return Output(spec, "json", f"list[tools[{', '.join(by_name)}]]", parse)
+
+
+def _by_name(tools: Iterable[Any]) -> dict[str, Tool]:
     items = [tool_of(item) for item in tools]
     by_name = {tool.name: tool for tool in items}
     if not items or len(by_name) < len(items):
         raise LanguageError(f"tools= takes at least one tool and each name once, not {[t.name for t in items]}")
+    return by_name
 
-    def parse(text: str) -> ToolCall:
-        call = json.loads(text)
-        tool = by_name[call["name"]]
-        arguments = call["arguments"]
-        return ToolCall(tool.name, tool.validate(arguments) if tool.validate else arguments, tool)
 
-    schema = {"anyOf": [_call_schema(tool) for tool in items]} if len(items) > 1 else _call_schema(items[0])
-    spec = SchemaSpec(json.dumps(_hoist_definitions(schema, items), ensure_ascii=False))
-    return Output(spec, "json", f"tools[{', '.join(by_name)}]", parse)
+def _call_of(call: Mapping[str, Any], by_name: Mapping[str, Tool]) -> ToolCall:
+    tool = by_name[call["name"]]
+    arguments = call["arguments"]
+    return ToolCall(tool.name, tool.validate(arguments) if tool.validate else arguments, tool)
+
+
+def _any_call(by_name: Mapping[str, Tool]) -> dict[str, Any]:
+    schemas = [_call_schema(tool) for tool in by_name.values()]
+    return {"anyOf": schemas} if len(schemas) > 1 else schemas[0]
+
+
+def _spec_of(schema: dict[str, Any], by_name: Mapping[str, Tool]) -> SchemaSpec:
+    return SchemaSpec(json.dumps(_hoist_definitions(schema, list(by_name.values())), ensure_ascii=False))
 
 
 def _call_schema(tool: Tool) -> dict[str, Any]:

@@ -74,3 +74,32 @@ def test_bounds_and_patterns_of_an_annotated_parameter_are_in_the_schema() -> No
 def test_tools_that_cannot_be_called_by_name_are_refused(tools) -> None:
     with pytest.raises(LanguageError):
         output_from_tools(tools)
+
+
+def test_parallel_calls_are_an_array_and_come_out_as_a_list() -> None:
+    output = gen("calls", tools=[weather, add], parallel=True).output
+    schema = json.loads(output.spec.schema)
+    assert (schema["type"], schema["minItems"]) == ("array", 1)
+    assert "maxItems" not in schema
+    assert set(schema["$defs"]) == {"Place"}
+    one, two = output.value_of(
+        '[{"name":"add","arguments":{"a":1,"b":2}},{"name":"weather","arguments":{"place":{"city":"Rome"}}}]'
+    )
+    assert (one(), two()) == (3, "20 C in Rome")
+    assert output.label == "list[tools[weather, add]]"
+
+
+def test_a_number_bounds_the_parallel_calls() -> None:
+    assert json.loads(gen("calls", tools=[add], parallel=3).output.spec.schema)["maxItems"] == 3
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": int}, {"tools": [add], "dtype": int}])
+def test_parallel_goes_with_tools_alone(options) -> None:
+    with pytest.raises(LanguageError, match="goes with tools= alone"):
+        gen("calls", parallel=True, **options)
+
+
+@pytest.mark.parametrize("parallel", [0, -1, "two", None])
+def test_parallel_is_true_or_a_count(parallel) -> None:
+    with pytest.raises(LanguageError, match="is True or the most calls"):
+        gen("calls", tools=[add], parallel=parallel)
