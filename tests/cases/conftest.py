@@ -13,7 +13,7 @@ from forktree.backend.local import Local
 
 @pytest.fixture(scope="session")
 def wild_dir(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Path:
-    return write_wild_model(tmp_path_factory.mktemp("wild"), model_dir)
+    return write_wild_model(tmp_path_factory.mktemp("wild"), model_dir, max_position_embeddings=2048)
 
 
 @pytest.fixture(scope="session")

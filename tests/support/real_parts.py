@@ -9,6 +9,7 @@ from typing import Any
 from tiny_models import write_tiny_model
 
 from forktree.backend.local import Local
+from forktree.lang.sampling import Sampling
 
 _TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
@@ -22,6 +23,16 @@ def write_wild_model(folder: Path, model_dir: Path, **changes: Any) -> Path:
     for name in _TEXT_FILES:
         shutil.copy(model_dir / name, folder / name)
     return folder
+
+
+def let_cancelled_work_end(local: Local) -> None:
+    """Run small requests until what was left behind has reached the engine; each is a round trip through it."""
+    for _ in range(500):
+        local.generate(["."], Sampling(max_tokens=1))
+        stats = local.stats()
+        if not stats.num_running and not stats.num_waiting:
+            return
+    raise AssertionError(f"cancelled work goes on: {stats}")
 
 
 def assert_idle(local: Local) -> None:
