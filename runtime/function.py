@@ -302,10 +302,10 @@ class Function:
         return Run(get_executor(), self._options.backend or NoBackend(), self._options.sampling, self.name)
 
     def fingerprint(self) -> str:
-        """A checksum of the body, of what is bound to it and of its sampling."""
-        from forktree.runtime.journal import fingerprint_function
+        """A checksum of the body and what it names, of what is bound to it and of its sampling."""
+        from forktree.runtime.fingerprint import fingerprint_function
 
-        return fingerprint_function(self._fn, (self._bound, self._options.sampling))
+        return fingerprint_function(self._fn, self.bound, self._options.sampling)
 
     def failed_run(self, error: BaseException) -> Run:
         """A run that ended with `error` before its body began."""

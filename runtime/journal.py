@@ -7,11 +7,8 @@ program and the rows; a change of either is refused unless the caller says what 
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import inspect
 import sqlite3
-import textwrap
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -184,15 +181,3 @@ def fingerprint(value: Any) -> str:
 def fingerprint_rows(rows: Any) -> str | None:
     """Of a list of rows; None for rows that come one by one."""
     return fingerprint(list(rows)) if isinstance(rows, Sequence) else None
-
-
-def fingerprint_function(fn: Any, extra: Any) -> str:
-    """Of a function's code, without its comments and layout, and of what was bound to it.
-
-    Functions that it calls are not looked into.
-    """
-    try:
-        code = ast.dump(ast.parse(textwrap.dedent(inspect.getsource(fn))))
-    except (OSError, SyntaxError, TypeError):
-        code = repr((fn.__code__.co_code, fn.__code__.co_names, fn.__code__.co_consts))
-    return hashlib.sha256(f"{code}\n{extra!r}".encode()).hexdigest()

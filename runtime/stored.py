@@ -70,8 +70,10 @@ def _encode(value: Any) -> Any:
         return {f"${name}": spell(value)}
     if kind is list:
         return [_encode(item) for item in value]
-    if kind in (tuple, set, frozenset):
-        return {f"${kind.__name__}": [_encode(item) for item in value]}
+    if kind is tuple:
+        return {"$tuple": [_encode(item) for item in value]}
+    if kind in (set, frozenset):  # sorted, since their order differs from process to process
+        return {f"${kind.__name__}": sorted(map(_encode, value), key=json.dumps)}
     if kind is dict:
         if all(type(key) is str and not key.startswith("$") for key in value):
             return {key: _encode(item) for key, item in value.items()}
