@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from typing import Any
 
@@ -52,6 +53,13 @@ def _ask() -> str | None:
 def run(arguments: argparse.Namespace) -> int:
     limits = {"max_tokens": arguments.max_tokens, "temperature": arguments.temperature, "seed": arguments.seed}
     given = {name: value for name, value in limits.items() if value is not None}
+    try:
+        ft.Sampling(**given)
+    except ValueError as error:
+        print(f"forktree: {error}", file=sys.stderr)
+        return 2
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     with local_model(arguments):
         if sys.stdin.isatty():
             stdout_console().print("Ask; an empty line is skipped, Ctrl-D ends.", style="dim")

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int = arguments.run(arguments)
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        print("\nstopped", file=sys.stderr)
         return 130
     except ForktreeError as error:
         print(f"forktree: {error}", file=sys.stderr)

@@ -126,7 +126,8 @@ def next_role(role: str | None, node: ir.RoleBegin | ir.RoleEnd) -> str | None:
     """
     if isinstance(node, ir.RoleBegin):
         if role is not None:
-            raise RoleError(f"a {node.role} turn begins inside an open {role} turn; close it first{ir.at(node.source)}")
+            where = ir.at(node.source)
+            raise RoleError(f"the {node.role} turn begins inside an open {role} turn; close it first{where}")
         return node.role
     if role != node.role:
         open_turn = "no turn is open" if role is None else f"the open turn is {role}"

@@ -79,6 +79,11 @@ def use(backend: Backend | None) -> None:
     Raises:
         LanguageError: it is not a backend.
     """
-    if backend is not None and not callable(getattr(backend, "stream", None)):
+    get_defaults().use(None if backend is None else checked_backend(backend))
+
+
+def checked_backend(backend: Backend) -> Backend:
+    """The backend itself. Raises LanguageError: it is not one."""
+    if not callable(getattr(backend, "stream", None)):
         raise LanguageError(f"{backend!r} is not a backend; give ft.Local(), ft.Fake(...) or another")
-    get_defaults().use(backend)
+    return backend

@@ -66,6 +66,8 @@ def resolve_model(model: str | os.PathLike[str], *, report: Report | None = None
         return _resolve_gguf(path, say)
     if _HUB_ID.fullmatch(name) and not path.parent.is_dir():
         return _resolve_hub(name, say)
+    if path.suffix.lower() == ".gguf":
+        raise ModelError(f"no model {name!r}: there is no such file.")
     raise ModelError(
         f"no model {name!r}: it is neither a folder, nor a GGUF file, nor a hub id (owner/name), nor one of the "
         f"built-in names ({', '.join(sorted(ALIASES))})."

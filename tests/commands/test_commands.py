@@ -135,6 +135,11 @@ def test_a_broken_row_is_named_with_its_line(
     assert message in capsys.readouterr().err
 
 
+def test_chat_refuses_a_value_out_of_range_before_it_loads_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", "--temperature", "-1"]) == 2
+    assert "temperature must be at least 0, not -1.0" in capsys.readouterr().err
+
+
 def test_an_unknown_model_is_an_error_with_the_known_names(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", f"{programs}:complete", "--arg", "start=x", "--model", "gpt-7"]) == 1
     assert "smollm2-135m" in capsys.readouterr().err

@@ -34,6 +34,11 @@ def test_a_name_that_is_nothing_known_is_refused_with_what_would_be_right() -> N
         store.resolve_model("smolm")
 
 
+def test_a_missing_gguf_file_is_named_as_a_file() -> None:
+    with pytest.raises(ModelError, match=r"no model 'gone\.gguf': there is no such file"):
+        store.resolve_model("gone.gguf")
+
+
 def test_a_missing_path_is_not_taken_for_a_hub_id(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     with pytest.raises(ModelError, match="no model"):
