@@ -64,14 +64,11 @@ class UniqueState(NamedTuple):
 
 
 def goals_of(shape: Arrays) -> list[Goal]:
-    """Every goal that an item of such an array may be held to."""
+    """Every goal that an item of such an array may be held to: for each `contains` it meets the goal, it does
+    not, or it makes no difference any more."""
     items = [*shape.prefix, shape.rest]
-    found = list(items)
-    for goals in product(*((one.goal, negated(one.goal)) for one in shape.contains)):
-        found += [_joined(item, *goals) for item in items]
-    for at, one in enumerate(shape.contains):
-        others = shape.contains[:at] + shape.contains[at + 1 :]
-        found += [_joined(item, one.goal) for item in items] if others else []
+    choices = ((one.goal, negated(one.goal), frozenset()) for one in shape.contains)
+    found = [_joined(item, *goals) for goals in product(*choices) for item in items]
     return [goal for goal in dict.fromkeys(found) if goal != NEVER]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from typing import Any
@@ -191,6 +192,31 @@ def test_a_keyword_is_enforced_or_refused_by_name_or_listed(schema: dict[str, An
         validator.validate(loads(text))
     if schema.get("format"):
         assert constraint.annotations == ("/format",)
+
+
+ONE, TWO = {"const": 1}, {"const": 2}
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"oneOf": [{"contains": ONE}, {"contains": TWO}]},
+        {"contains": ONE, "not": {"contains": TWO}},
+        {"contains": ONE, "not": {"items": ONE}},
+        {"contains": ONE, "not": {"anyOf": [{"items": ONE}, {"contains": TWO}]}},
+        {"oneOf": [{"anyOf": [{"items": ONE}, {"contains": TWO}]}, {"anyOf": [{"items": TWO}, {"contains": ONE}]}]},
+        {"allOf": [{"contains": ONE, "maxContains": 1}, {"contains": TWO, "minContains": 2}]},
+    ],
+    ids=["one_of", "not_contains", "not_items", "not_any_of", "nested", "counts"],
+)
+def test_several_demands_for_an_item_forbid_no_valid_list(keywords: dict[str, Any]) -> None:
+    """A demand that is met makes no difference to the items that follow, whatever the others still ask."""
+    schema = {"type": "array", **keywords}
+    constraint, validator = Schema(schema), jsonschema.Draft202012Validator(schema)
+    for size in range(5):
+        for items in itertools.product((1, 2, 3), repeat=size):
+            text = json.dumps(items, separators=(",", ":"))
+            assert constraint.accepts(text) == validator.is_valid(list(items)), text
 
 
 def test_a_finished_output_may_end_where_the_mask_says_so() -> None:
