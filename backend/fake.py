@@ -23,10 +23,11 @@ import re
 import threading
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from forktree.lang.constraints import ConstraintSpec
-from forktree.lang.errors import BackendError
+from forktree.lang.errors import BackendError, UnsupportedError
 from forktree.lang.sampling import Sampling
 from forktree.runtime import protocol
 
@@ -45,12 +46,15 @@ class Fake:
         requests: every request, in order of arrival; empty with `keep_requests=False`.
         num_requests: how many there were.
         num_cancelled: generations that were given up before their end.
+
+    With `token_ids=False` it has none, as most services: it counts tokens, and its answers carry text alone.
     """
 
-    def __init__(self, script: Script, *, keep_requests: bool = True) -> None:
+    def __init__(self, script: Script, *, keep_requests: bool = True, token_ids: bool = True) -> None:
         if isinstance(script, str):
             raise BackendError("Fake takes a list of answers, a dict or a function, not one text; write [text]")
         self._answer = _answerer(script)
+        self._capabilities = replace(_CAPABILITIES, tokens=token_ids)
         self._closed = False
         self._held: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._is_holding = False
@@ -66,7 +70,7 @@ class Fake:
 
     @property
     def capabilities(self) -> protocol.Capabilities:
-        return _CAPABILITIES
+        return self._capabilities
 
     @property
     def num_held(self) -> int:
@@ -100,7 +104,7 @@ class Fake:
             self.num_cancelled += 1
             raise
         yield protocol.Completion(
-            segment=protocol.Generated(text, tuple(map(_id_of, tokens))),
+            segment=protocol.Generated(text, tuple(map(_id_of, tokens)) if self._capabilities.tokens else ()),
             finish_reason=reason,
             is_complete=is_complete,
             stop=stop,
@@ -119,6 +123,8 @@ class Fake:
 
     async def tokens(self, branch: protocol.Branch | None) -> tuple[int, ...]:
         """Checksums of words; what a generation made keeps its own ids."""
+        if not self._capabilities.tokens:
+            raise UnsupportedError("this Fake has no token ids: make it with token_ids=True")
         return tuple(_prompt_ids(branch))
 
     def close(self) -> None:
@@ -269,7 +275,7 @@ def _prompt_ids(branch: protocol.Branch | None) -> list[int]:
         run = []
         match segment:
             case protocol.Generated():
-                ids += segment.ids
+                ids += segment.ids or map(_id_of, _TOKEN.findall(segment.text))
             case protocol.RoleBegin() | protocol.RoleEnd():
                 ids.append(_id_of(f"<{type(segment).__name__} {segment.role}>"))
             case protocol.Image():

@@ -50,9 +50,11 @@ class Cursor:
         "feed",
         "forks",
         "group",
+        "held",
         "id",
         "is_active",
         "names",
+        "num_plain",
         "own",
         "queue",
         "role",
@@ -73,6 +75,8 @@ class Cursor:
         self.base: Value | None = None
         self.trunk: Value | None = None
         self.queue: deque[Step] = deque()
+        self.held: list[Step] = []  # with speculation: behind the queue, until the turn ends or somebody waits
+        self.num_plain = 0  # generations ahead that speculation has failed for
         self.is_active = False
         self.task: asyncio.Task[None] | None = None
         self.failure: Failure | None = None
@@ -154,6 +158,7 @@ class Cursor:
                 values = [branch.own[name] for branch in branches if name in branch.own]
                 self._bind(name, values[0] if len(values) == 1 and not node.brings_lists else combine(values))
             if node.brings_text and self.failure is None:
+                self._release()
                 tips = [branch._tip_value(mark=False) for branch in branches]
                 for branch in branches:
                     branch._start()
@@ -175,6 +180,7 @@ class Cursor:
             return value
         if self.is_idle:
             return Value.ready(self.marked_tip() if mark else self.tip)
+        self._release()
         value = Value()
         self.queue.append((TipStep(mark), value))
         return value
@@ -202,8 +208,28 @@ class Cursor:
                 value.fail(self.failure)
         elif self.is_idle and value is None:
             interpreter.apply(self, node)
+        elif self.run.speculation is not None and self._is_held(node):
+            self.held.append((node, value))
         else:
+            self._release()
             self.queue.append((node, value))
+
+    def _is_held(self, node: ir.Node) -> bool:
+        """A generation, and text behind one: the body may append more of the turn."""
+        if self.run.body.is_set:
+            return False
+        return isinstance(node, ir.Gen) or (isinstance(node, ir.Text) and bool(self.held))
+
+    def _release(self) -> None:
+        if self.held:
+            self.queue.extend(self.held)
+            self.held.clear()
+
+    def release(self) -> None:
+        """Start what is held back; from any thread."""
+        with self.run.lock:
+            self._release()
+            self._start()
 
     def _bind(self, name: str, value: Value) -> None:
         self.names[name] = value
@@ -224,7 +250,7 @@ class Cursor:
     @property
     def is_idle(self) -> bool:
         """Nothing is pending: whoever holds the lock may move the tip."""
-        return not self.is_active and not self.queue and self.base is None
+        return not self.is_active and not self.queue and not self.held and self.base is None
 
     # The drain task's side
 
@@ -258,6 +284,16 @@ class Cursor:
         self.run.leave()
         return None
 
+    def upcoming(self) -> list[Step]:
+        """What is queued behind the step at hand."""
+        with self.run.lock:
+            return list(self.queue)
+
+    def take_next(self) -> Step:
+        """The next step, which the step at hand has settled too."""
+        with self.run.lock:
+            return self.queue.popleft()
+
     async def _reach_base(self) -> None:
         base = self.base
         assert base is not None
@@ -286,8 +322,10 @@ class Cursor:
     def _flush(self, failure: Failure, value: Value | None) -> None:
         with self.run.lock:
             self.failure = failure
-            steps = list(self.queue)
+            steps = [*self.queue, *self.held]
             self.queue.clear()
+            self.held.clear()
+            self.num_plain = 0
         for node, pending in [(None, value), *steps]:
             if pending is not None and not isinstance(node, ir.Variable):
                 pending.fail(failure)

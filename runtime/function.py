@@ -6,6 +6,7 @@ import functools
 import inspect
 import pickle
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from forktree.lang import ir
@@ -20,6 +21,7 @@ from forktree.runtime.ported import DEFAULT_MAX_TOKENS, SAMPLING_KEYWORDS, is_po
 from forktree.runtime.protocol import Backend
 from forktree.runtime.references import global_of, load_global
 from forktree.runtime.run import Run, current_scope
+from forktree.runtime.speculation import Speculation
 from forktree.runtime.state import State
 from forktree.runtime.values import wait_on_loop
 
@@ -347,14 +349,17 @@ class Function:
         """Start on a fresh branch of the caller's record; a synchronous body that finds no thread runs here."""
         executor = parent.executor
         arguments, options = self._split(kwargs)
-        options = Options(options.backend or parent.backend, options.sampling or parent.sampling)
+        options = replace(
+            options, backend=options.backend or parent.backend, sampling=options.sampling or parent.sampling
+        )
         self._body.check(args, arguments)
         source = ir.caller_source()
         with parent.lock:
             parent.check_open()
             branch = parent.new_branch_id()
             parent.recorder.add(min(parent.cursors), ir.Call(self.name, branch, source))
-        run = Run(executor, options.backend or parent.backend, options.sampling, self.name, parent)
+        backend = options.backend or parent.backend
+        run = Run(executor, backend, options.sampling, self.name, parent, options.speculation)
         Cursor(run, branch, {}, None)
         with parent.lock:
             parent.children.append(run)
@@ -373,7 +378,8 @@ class Function:
 
     def _new_run(self, executor: Executor, kwargs: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
         arguments, options = self._split(kwargs)
-        run = Run(executor, options.backend or get_defaults().backend(), options.sampling, self.name)
+        backend = options.backend or get_defaults().backend()
+        run = Run(executor, backend, options.sampling, self.name, speculation=options.speculation)
         Cursor(run, 0, {}, None)
         return run, arguments
 
@@ -434,15 +440,36 @@ def _takes_any_keyword(fn: Callable[..., Any]) -> bool:
 @overload
 def function(fn: Callable[..., Any], /) -> Function: ...
 @overload
-def function(*, backend: Backend | None = None, sampling: Sampling | None = None) -> Callable[..., Function]: ...
 def function(
-    fn: Callable[..., Any] | None = None, /, *, backend: Backend | None = None, sampling: Sampling | None = None
+    *,
+    backend: Backend | None = None,
+    sampling: Sampling | None = None,
+    api_speculation: bool = False,
+    num_api_spec_tokens: int | None = None,
+) -> Callable[..., Function]: ...
+def function(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    backend: Backend | None = None,
+    sampling: Sampling | None = None,
+    api_speculation: bool = False,
+    num_api_spec_tokens: int | None = None,
 ) -> Any:
-    """Make a program of a `def` or `async def`. Its first parameter is the state, whatever its name."""
+    """Make a program of a `def` or `async def`. Its first parameter is the state, whatever its name.
+
+    Args:
+        api_speculation: on a backend without token ids, ask in one call for generations in a row with fixed text
+            between, each but the last with a `stop`; see `forktree.runtime.speculation`. They are asked for when
+            their turn ends, the program reads something, or its body ends; each value comes in one piece.
+        num_api_spec_tokens: SGLang's name for the same, with the most tokens of such a call.
+    """
+    speculation = Speculation(num_api_spec_tokens) if api_speculation or num_api_spec_tokens else None
 
     def decorate(fn: Callable[..., Any]) -> Function:
+        options = Options(backend, sampling, speculation)
         if inspect.isfunction(fn) and is_ported(fn):
-            return Function(fn, Options(backend, Sampling(max_tokens=DEFAULT_MAX_TOKENS)).over(None, sampling, None))
-        return Function(fn, Options(backend, sampling))
+            options = replace(options, sampling=Sampling(max_tokens=DEFAULT_MAX_TOKENS)).over(None, sampling, None)
+        return Function(fn, options)
 
     return decorate if fn is None else decorate(fn)

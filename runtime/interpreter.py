@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,6 +13,7 @@ from forktree.runtime import protocol
 from forktree.runtime.choices import choose
 from forktree.runtime.data import follow, show
 from forktree.runtime.record import Answered, Meta, meta_of
+from forktree.runtime.speculation import Part, group_of, split
 from forktree.runtime.values import Value, note_line
 
 if TYPE_CHECKING:
@@ -110,6 +112,8 @@ async def _generate(cursor: Cursor, node: ir.Gen, value: Value) -> None:
     )
     label = f"gen({node.name!r}) of {run.name}{ir.at(node.source)}"
     try:
+        if run.speculation is not None and await _speculate(cursor, node, value, request):
+            return
         check_generation(run.backend, request)
         if (sampling.n or 1) == 1:
             completion = await _stream_one(cursor, request, value)
@@ -163,11 +167,20 @@ def _sample_request(request: protocol.GenerateRequest, index: int) -> protocol.G
 
 
 async def _collect(cursor: Cursor, request: protocol.GenerateRequest) -> protocol.Completion:
-    async for event in cursor.run.backend.stream(request):
+    completion = await _ask_once(cursor.run.backend, request)
+    _note_answer(cursor, request, completion.usage)
+    return completion
+
+
+async def _ask_once(backend: protocol.Backend, request: protocol.GenerateRequest) -> protocol.Completion:
+    """The whole answer. The stream is read to its end: one that is left before was given up."""
+    completion: protocol.Completion | None = None
+    async for event in backend.stream(request):
         if isinstance(event, protocol.Completion):
-            _note_answer(cursor, request, event.usage)
-            return event
-    raise BackendError(f"{cursor.run.backend.name} ended the answer without a completion")
+            completion = event
+    if completion is None:
+        raise BackendError(f"{backend.name} ended the answer without a completion")
+    return completion
 
 
 def _note_answer(
@@ -204,6 +217,50 @@ def _read(node: ir.Gen, completion: protocol.Completion, label: str) -> Any:
             text=text,
         )
     return node.output.value_of(text)
+
+
+# Speculation
+
+
+async def _speculate(cursor: Cursor, node: ir.Gen, value: Value, request: protocol.GenerateRequest) -> bool:
+    """Ask for this generation and those queued behind it in one call; False when this one needs its own."""
+    run = cursor.run
+    assert run.speculation is not None
+    if cursor.num_plain:
+        cursor.num_plain -= 1
+        return False
+    group = group_of(node, (step for step, _ in cursor.upcoming()), run.sampling, run.speculation)
+    if group is None:
+        return False
+    together = replace(request, sampling=group.sampling)
+    check_generation(run.backend, together)
+    completion = await _ask_once(run.backend, together)
+    parts = split(completion.segment.text, completion.finish_reason == "stop" and completion.stop is None, group)
+    saved = completion.usage.prompt_tokens * max(0, len(parts) - 1)
+    run.recorder.answers.append(Answered(run.backend, together, completion.usage, saved))
+    cursor.num_plain = len(group.stops) - len(parts)
+    if not parts:
+        cursor.num_plain -= 1  # this one
+        return False
+    first, *others = parts
+    _settle(cursor, value, first, meta_of(completion))
+    for part in others:
+        step, settled = cursor.take_next()
+        while not isinstance(step, ir.Gen):
+            assert isinstance(step, ir.Text)
+            apply(cursor, step)
+            step, settled = cursor.take_next()
+        assert settled is not None
+        _settle(cursor, settled, part, Meta(saved_tokens=completion.usage.prompt_tokens))
+    return True
+
+
+def _settle(cursor: Cursor, value: Value, part: Part, meta: Meta) -> None:
+    """One generation of several that one answer held."""
+    cursor.push(protocol.Generated(part.text), part.text)
+    assert value.feed is not None
+    value.feed.push(part.text)
+    value.set(part.text, replace(meta, text=part.text, finish_reason="stop", is_complete=True, stop=part.stop))
 
 
 # Selection

@@ -44,6 +44,8 @@ class Meta:
         logprobs: one entry a generated token, if asked for.
         options: every option of a select, in order.
         outside: the probability that was left to anything but the options.
+        saved_tokens: prompt tokens, at least, that no call of its own had to send, since one call asked for this
+            and others (API speculation); the first of them has the counts of the whole call.
         samples: with n > 1, or after a join of several branches, one meta each.
     """
 
@@ -58,6 +60,7 @@ class Meta:
     options: tuple[OptionMeta, ...] = ()
     outside: float | None = None
     samples: tuple[Meta, ...] = ()
+    saved_tokens: int = 0
 
     @property
     def probabilities(self) -> dict[str, float]:
@@ -91,11 +94,12 @@ def meta_of(completion: Completion, samples: tuple[Meta, ...] = ()) -> Meta:
 
 
 class Answered(NamedTuple):
-    """A request that a backend has answered, and what it counted."""
+    """A request that a backend has answered, what it counted, and the prompt tokens that speculation saved."""
 
     backend: Backend
     request: GenerateRequest | ScoreRequest
     usage: Usage
+    saved_tokens: int = 0
 
 
 @dataclass(slots=True)

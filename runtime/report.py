@@ -26,6 +26,7 @@ class RunReport:
         cached_tokens: those of them that the backend did not compute again.
         decode_tokens: generated.
         price: at the prices given; None without.
+        saved_tokens: prompt tokens, at least, that API speculation did not have to send.
     """
 
     program: str
@@ -39,6 +40,7 @@ class RunReport:
     distinct_tokens: int
     tree: tuple[PlanNode, ...]
     price: float | None = None
+    saved_tokens: int = 0
 
     @property
     def prefill_tokens(self) -> int:
@@ -56,6 +58,8 @@ class RunReport:
         yield f"run of {self.program}: {rows}, {self.num_requests} requests"
         yield f"  prefill  {self.prefill_tokens} of {self.prompt_tokens} prompt tokens; {share:.0%} were cached"
         yield f"  decode   {self.decode_tokens} tokens"
+        if self.saved_tokens:
+            yield f"  saved    at least {self.saved_tokens} prompt tokens by speculation"
         if self.price is not None:
             yield f"  price    {self.price:.4f}"
         for node in self.tree:
@@ -103,6 +107,7 @@ def explain_run(
         distinct_tokens=count_distinct(tree),
         tree=tree,
         price=None if prices is None else _price(prices, prompt - cached, cached, decode),
+        saved_tokens=sum(each.saved_tokens for each in every),
     )
 
 
@@ -119,7 +124,7 @@ def _prompts(rows: list[list[Answered]]) -> list[PlannedRequest]:
     tokenizers: dict[int, BranchTokenizer] = {}
     prompts = []
     for index, answers in enumerate(rows):
-        for backend, request, _ in answers:
+        for backend, request, *_ in answers:
             tokenizer = tokenizers.get(id(backend))
             if tokenizer is None:
                 tokenizer = tokenizers[id(backend)] = BranchTokenizer(backend)

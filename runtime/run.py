@@ -17,6 +17,7 @@ from forktree.lang.sampling import Sampling
 from forktree.runtime.executor import Executor
 from forktree.runtime.protocol import Backend, Branch
 from forktree.runtime.record import Recorder
+from forktree.runtime.speculation import Speculation
 from forktree.runtime.values import Callback, Failure, Value
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Run:
 
     Attributes:
         sampling: the run's defaults, or None.
+        speculation: how it speculates; None is not at all.
         body: the value that the body returned.
         body_task: the task of an `async def` body, once it runs.
         outcome: what the run raised at its end, if it did.
@@ -64,15 +66,24 @@ class Run:
         "parent",
         "recorder",
         "sampling",
+        "speculation",
     )
 
     def __init__(
-        self, executor: Executor, backend: Backend, sampling: Sampling | None, name: str, parent: Run | None = None
+        self,
+        executor: Executor,
+        backend: Backend,
+        sampling: Sampling | None,
+        name: str,
+        parent: Run | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.executor = executor
         self.backend = backend
         self.sampling = sampling
         self.name = name
+        # Where the cache holds what a prompt begins with, calls of their own cost nothing more.
+        self.speculation = None if speculation is None or backend.capabilities.tokens else speculation
         self.parent = parent
         self.lock = threading.Lock()
         self.body = Value()
@@ -122,6 +133,12 @@ class Run:
         else:
             self._corked.append(cursor)
 
+    def release(self) -> None:
+        """Somebody waits: start what branches held back in the hope of more to ask for in one call."""
+        if self.speculation is not None:
+            for cursor in list(self.cursors.values()):
+                cursor.release()
+
     # Busy and settled
 
     def enter(self) -> None:
@@ -163,6 +180,7 @@ class Run:
     def finish_body(self, result: Any) -> None:
         """The body returned."""
         self.body.set(result)
+        self.release()  # behind it: what is appended from here on is not held back
         self.notify_names()
         self.leave()
 

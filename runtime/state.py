@@ -134,6 +134,7 @@ class State:
         known = self._bound(name)
         if known is not None and known.is_set:
             return known.get()
+        self._release()
         try:
             async with asyncio.timeout(timeout):
                 while (value := self._bound(name)) is None:
@@ -211,6 +212,7 @@ class State:
     async def asettle(self) -> State:
         """As `settle`, awaited; afterwards `text()` and `messages()` do not wait."""
         value = self._cursor.tip_value()
+        self._release()
         await value.wait()
         value.get()
         return self
@@ -324,10 +326,17 @@ class State:
 
     # Waiting
 
+    def _release(self) -> None:
+        """The program is about to wait: nothing may be held back any more. A reader outside waits for the program."""
+        if not self._is_outside:
+            self._run.release()
+
     def _wait(self, value: Value, instead: str, timeout: float | None) -> bool:
+        self._release()
         return self._run.executor.wait(lambda: value.is_set, value.on_set, instead=instead, timeout=timeout)
 
     def _wait_settled(self, instead: str) -> None:
+        self._release()
         run = self._run
         run.executor.wait(lambda: run.is_settled, run.on_settled, instead=instead)
 

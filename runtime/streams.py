@@ -58,6 +58,7 @@ class _Reader:
 def iterate(state: State, var: str | None) -> Iterator[str]:
     """See the module."""
     executor = state._run.executor
+    state._release()
     is_whole = False
     try:
         reader = _branch_reader(state) if var is None else None
@@ -108,6 +109,7 @@ async def _bind_async(state: State, var: str) -> Value:
 
 async def iterate_async(state: State, var: str | None, value: Value | None = None) -> AsyncGenerator[str, None]:
     """See the module. `value` is the variable's, where the caller has it already."""
+    state._release()
     is_whole = False
     try:
         reader = _branch_reader(state) if var is None else None

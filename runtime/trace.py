@@ -104,6 +104,9 @@ class Tracer:
     def tokens(self, branch: object) -> NoReturn:
         _refuse("tokens()")
 
+    def release(self) -> None:
+        """A trace holds nothing back."""
+
     def run_body(self, function: Function, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the body here and now, in its own context."""
         context = contextvars.copy_context()

@@ -148,3 +148,14 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path, content) -> None:
 def test_a_missing_file_says_how_to_record_it(tmp_path) -> None:
     with pytest.raises(BackendError, match="record it with"):
         Replay(tmp_path / "none.jsonl")
+
+
+def test_samples_of_one_generation_replay_too(tmp_path) -> None:
+    @function
+    def program(s):
+        s += gen("x", n=3)
+
+    path = tmp_path / "samples.jsonl"
+    with Replay(path, Fake(lambda request: f"sample {request.sample_index}")) as recording:
+        first = program.run(backend=recording)["x"]
+    assert program.run(backend=Replay(path))["x"] == first == ["sample 0", "sample 1", "sample 2"]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from forktree.backend.fake import Fake
 from forktree.lang.errors import ServerError
 from forktree.lang.expressions import gen, select, user
+from forktree.lang.sampling import Sampling
 from forktree.runtime.function import function
 from forktree.runtime.programs import Program
 
@@ -23,6 +24,13 @@ class Say:
 
 @dataclass(frozen=True)
 class Ask:
+    name: str
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Ask with fixed text around, as a form has it."""
+
     name: str
 
 
@@ -52,6 +60,7 @@ class Branches:
 steps = st.recursive(
     st.builds(Say, st.sampled_from(["x ", "y", " z"]))
     | st.builds(Ask, st.sampled_from(NAMES))
+    | st.builds(Fill, st.sampled_from(NAMES))
     | st.builds(Choose, st.sampled_from(NAMES))
     | st.builds(Quote, st.sampled_from(NAMES))
     | st.builds(Set, st.sampled_from(NAMES)),
@@ -77,6 +86,9 @@ def carry_out(s, body: tuple, known: set[str]) -> set[str]:
                 s += text
             case Ask(name):
                 s += user("?") + gen(name)
+                note(name)
+            case Fill(name):
+                s += "x" + gen(name) + ";"
                 note(name)
             case Choose(name):
                 s += select(name, ["p", "q"])
@@ -150,3 +162,39 @@ def test_a_failure_anywhere_is_raised_and_nothing_hangs(body, fails_at) -> None:
         assert made < fails_at
     except ServerError:
         assert made >= fails_at
+
+
+@settings(max_examples=80, deadline=None)
+@given(bodies, st.text("xyz ;", min_size=1, max_size=9))
+def test_speculation_changes_nothing_but_the_number_of_calls(body, written) -> None:
+    """The model writes the same at the same place, however it is asked: `written`, over and over."""
+
+    def write(request):
+        if hasattr(request, "options"):
+            return answer(request)
+        start = len(request.prompt) % len(written)
+        return (written * 9)[start : start + 4 * len(written)]
+
+    def run(decorate):
+        @decorate
+        def program(s):
+            carry_out(s, body, set())
+
+        fake = Fake(write, token_ids=False)
+        return program.run(backend=fake, sampling=Sampling(stop=(";",))), fake.num_requests
+
+    plain, most = run(function)
+    fast, num_requests = run(function(api_speculation=True))
+    assert fast.text() == plain.text()
+    assert fast.variables() == plain.variables()
+    assert fast.messages() == plain.messages()
+    # At worst each generation is asked for in vain once, together with those behind it.
+    assert num_requests <= most + sum(isinstance(step, Ask | Fill) for step in _every_step(body))
+
+
+def _every_step(body: tuple):
+    for step in body:
+        yield step
+        if isinstance(step, Branches):
+            for inner in step.bodies:
+                yield from _every_step(inner)
