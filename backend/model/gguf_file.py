@@ -174,7 +174,9 @@ def _write_weights(
     for done, (name, array) in enumerate(_dequantised(reader, family, config), start=1):
         tensors[name] = array
         on_progress(done, total)
-    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    path = folder / "model.safetensors"
+    save_file(tensors, str(path), metadata={"format": "pt"})
+    path.chmod((folder / "config.json").stat().st_mode & 0o777)  # safetensors keeps it to its owner
 
 
 def _dequantised(reader: GGUFReader, family: _Family, config: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:

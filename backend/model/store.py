@@ -34,6 +34,17 @@ _FORMAT = 1
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FREE_BYTES_NEEDED = 1 << 30
 
+_DISK_ERRORS = {
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EEXIST,
+    errno.ENOENT,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
+
 Report = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all); 0 steps in all means unknown."""
 
@@ -185,7 +196,7 @@ def _disk_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT}:
+        if error.errno not in _DISK_ERRORS:
             raise
         raise ModelError(
             f"{target} cannot be written ({error.strerror}). Set FORKTREE_CACHE to a folder with space and access."

@@ -137,6 +137,11 @@ def test_float32_settings_are_written_as_the_decimals_that_they_were(tmp_path: P
     assert config["rms_norm_eps"] == 1e-6
 
 
+def test_every_file_can_be_read_by_whoever_can_read_the_others(tmp_path: Path, llama) -> None:
+    write_gguf(tmp_path / "tiny.gguf", llama, quantization=GGMLQuantizationType.F32)
+    assert len({path.stat().st_mode for path in converted(tmp_path / "tiny.gguf").iterdir()}) == 1
+
+
 def test_progress_counts_every_tensor(tmp_path: Path, llama) -> None:
     write_gguf(tmp_path / "tiny.gguf", llama, quantization=GGMLQuantizationType.F32)
     (tmp_path / "out").mkdir()

@@ -121,6 +121,15 @@ def test_a_build_that_fails_keeps_the_place_empty_and_the_error_whole(cache: Pat
     assert not (cache / "m").exists()
 
 
+def test_a_cache_folder_that_cannot_be_made_is_named_with_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("FORKTREE_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(ModelError, match="cannot be written.*Set FORKTREE_CACHE"):
+        store.resolve_model("smollm2-135m")
+
+
 BUILD_AND_COUNT = """
 import sys
 from pathlib import Path
