@@ -126,7 +126,7 @@ def test_a_cache_folder_that_cannot_be_made_is_named_with_the_fix(
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("FORKTREE_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(ModelError, match="cannot be written.*Set FORKTREE_CACHE"):
+    with pytest.raises(ModelError, match=r"cannot be written.*Set FORKTREE_CACHE"):
         store.resolve_model("smollm2-135m")
 
 
