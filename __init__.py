@@ -83,7 +83,7 @@ from forktree.runtime.state import State
 
 if TYPE_CHECKING:
     from forktree.backend.fake import Fake
-    from forktree.backend.grammar.constraints import Choices, Regex, Schema
+    from forktree.backend.grammar.constraints import Choices, Regex, Schema, Substring
     from forktree.backend.local import Local
     from forktree.backend.replay import Replay
     from forktree.runtime.protocol import Backend
@@ -97,6 +97,7 @@ _LAZY = {
     "Regex": "forktree.backend.grammar.constraints",
     "Replay": "forktree.backend.replay",
     "Schema": "forktree.backend.grammar.constraints",
+    "Substring": "forktree.backend.grammar.constraints",
 }
 
 __all__ = [
@@ -130,6 +131,7 @@ __all__ = [
     "Schema",
     "ServerError",
     "State",
+    "Substring",
     "TimeoutError",
     "TokenLogprob",
     "Tool",
