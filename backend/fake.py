@@ -108,7 +108,7 @@ class Fake:
             finish_reason=reason,
             is_complete=is_complete,
             stop=stop,
-            usage=protocol.Usage(len(_prompt_ids(request.branch)), 0, len(tokens)),
+            usage=protocol.Usage(_count_prompt(request.branch), 0, len(tokens)),
             logprobs=_logprobs(tokens, request.sampling),
         )
 
@@ -116,7 +116,7 @@ class Fake:
         """The scripted option is certain but for a hundredth a token; a dict of log-probabilities is taken as is."""
         answer = await self._arrive(request)
         scores = tuple(_option_score(option, answer, request) for option in request.options)
-        return protocol.ScoreResult(scores, protocol.Usage(len(_prompt_ids(request.branch))))
+        return protocol.ScoreResult(scores, protocol.Usage(_count_prompt(request.branch)))
 
     async def prefill(self, branch: protocol.Branch) -> None:
         """Nothing to compute."""
@@ -283,6 +283,26 @@ def _prompt_ids(branch: protocol.Branch | None) -> list[int]:
             case protocol.ForkMark():
                 pass
     return ids + [_id_of(token) for token in _TOKEN.findall("".join(run))]
+
+
+def _count_prompt(branch: protocol.Branch | None) -> int:
+    """How many ids `_prompt_ids` gives, without their checksums."""
+    count, run = 0, ""
+    for segment in branch.segments() if branch is not None else ():
+        if isinstance(segment, protocol.Text):
+            run += segment.text
+            continue
+        count += _count_tokens(run)
+        run = ""
+        if isinstance(segment, protocol.Generated):
+            count += len(segment.ids) or _count_tokens(segment.text)
+        elif not isinstance(segment, protocol.ForkMark):
+            count += 1
+    return count + _count_tokens(run)
+
+
+def _count_tokens(text: str) -> int:
+    return len(_TOKEN.findall(text)) if text else 0
 
 
 def _logprobs(tokens: list[str], sampling: Sampling) -> tuple[protocol.TokenLogprob, ...]:

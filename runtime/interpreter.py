@@ -18,6 +18,7 @@ from forktree.runtime.values import Value, note_line
 
 if TYPE_CHECKING:
     from forktree.runtime.cursor import Cursor, TipStep
+    from forktree.runtime.run import Run
 
 
 def apply(cursor: Cursor, node: ir.Node) -> None:
@@ -110,7 +111,6 @@ async def _generate(cursor: Cursor, node: ir.Gen, value: Value) -> None:
         heal=node.heal,
         name=node.name,
     )
-    label = f"gen({node.name!r}) of {run.name}{ir.at(node.source)}"
     try:
         if run.speculation is not None and await _speculate(cursor, node, value, request):
             return
@@ -118,13 +118,13 @@ async def _generate(cursor: Cursor, node: ir.Gen, value: Value) -> None:
         if (sampling.n or 1) == 1:
             completion = await _stream_one(cursor, request, value)
             cursor.tip = protocol.Branch(cursor.tip, completion.segment)
-            _set_value(value, node, completion, label)
+            _set_value(value, node, completion, run)
         else:
             completions = await _stream_many(cursor, request, value)
             cursor.tip = protocol.Branch(cursor.tip, completions[0].segment)
-            _set_list(value, node, completions, label)
+            _set_list(value, node, completions, run)
     except Exception as error:
-        _raise_explained(error, run.backend, label)
+        _raise_explained(error, run, node)
 
 
 async def _stream_one(cursor: Cursor, request: protocol.GenerateRequest, value: Value) -> protocol.Completion:
@@ -190,30 +190,30 @@ def _note_answer(
     run.recorder.answers.append(Answered(run.backend, request, usage))
 
 
-def _set_value(value: Value, node: ir.Gen, completion: protocol.Completion, label: str) -> None:
+def _set_value(value: Value, node: ir.Gen, completion: protocol.Completion, run: Run) -> None:
     meta = meta_of(completion)
     if node.output is None:
         value.set(completion.segment.text, meta)
     else:
-        value.set_lazily(partial(_read, node, completion, label), meta)
+        value.set_lazily(partial(_read, node, completion, run.name), meta)
 
 
-def _set_list(value: Value, node: ir.Gen, completions: list[protocol.Completion], label: str) -> None:
+def _set_list(value: Value, node: ir.Gen, completions: list[protocol.Completion], run: Run) -> None:
     metas = tuple(meta_of(completion) for completion in completions)
     value.set_lazily(
-        lambda: [_read(node, completion, label) for completion in completions], meta_of(completions[0], metas)
+        lambda: [_read(node, completion, run.name) for completion in completions], meta_of(completions[0], metas)
     )
 
 
-def _read(node: ir.Gen, completion: protocol.Completion, label: str) -> Any:
+def _read(node: ir.Gen, completion: protocol.Completion, program: str) -> Any:
     """The typed value of one output, in the reader's thread."""
     text = completion.segment.text
     if node.output is None:
         return text
     if not completion.is_complete:
         raise IncompleteError(
-            f"{label} was cut ({completion.finish_reason}) before its constraint was satisfied: {text[-80:]!r}; "
-            "raise max_tokens",
+            f"{_label(node, program)} was cut ({completion.finish_reason}) before its constraint was satisfied: "
+            f"{text[-80:]!r}; raise max_tokens",
             text=text,
         )
     return node.output.value_of(text)
@@ -274,14 +274,13 @@ async def _select(cursor: Cursor, node: ir.Select, value: Value) -> None:
         unconditional=node.method == "unconditional_likelihood_normalized",
         name=node.name,
     )
-    label = f"select({node.name!r}) of {run.name}{ir.at(node.source)}"
     try:
         _check_selection(run.backend, request)
         result = await run.backend.score(request)
         _note_answer(cursor, request, result.usage)
         winner, meta = choose(node.options, result, node.method)
     except Exception as error:
-        _raise_explained(error, run.backend, label)
+        _raise_explained(error, run, node)
     text = node.options[winner]
     if text:
         cursor.push(protocol.Text(text), text)
@@ -321,11 +320,17 @@ def _check_images(backend: protocol.Backend, branch: protocol.Branch | None) -> 
         branch = branch.parent
 
 
-def _raise_explained(error: Exception, backend: protocol.Backend, label: str) -> NoReturn:
+def _raise_explained(error: Exception, run: Run, node: ir.Gen | ir.Select) -> NoReturn:
     """Raise forktree's own errors as themselves and anything else as a fault of the backend, with the line."""
+    label = _label(node, run.name)
     if isinstance(error, ForktreeError):
         note_line(error, label)
         raise error
-    fault = BackendError(f"{backend.name} failed: {type(error).__name__}: {error}")
+    fault = BackendError(f"{run.backend.name} failed: {type(error).__name__}: {error}")
     note_line(fault, label)
     raise fault from error
+
+
+def _label(node: ir.Gen | ir.Select, program: str) -> str:
+    """What failed, for messages: built only then."""
+    return f"{type(node).__name__.lower()}({node.name!r}) of {program}{ir.at(node.source)}"

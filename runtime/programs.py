@@ -159,8 +159,7 @@ class Program(ProgramData):
         try:
             run.cork()
             player = _Player(run, trunk, arguments)
-            for op in self.ops:
-                player.play(op.branch, op.node)
+            player.play(self.ops)
             run.finish_body_with(value_of_data(player.localised(self.returns), run))
             run.uncork()
         except BaseException:
@@ -189,11 +188,27 @@ class _Player:
         self._cursors = {0: trunk}
         self._arguments = arguments
 
-    def play(self, branch: int, node: ir.Node) -> None:
+    def play(self, ops: Iterable[Op]) -> None:
+        """All operations in order; what stands in a row on one branch is appended at once."""
+        row: list[ir.Node] = []
+        on = 0
+        for branch, node in ops:
+            is_whole = isinstance(node, ir.Assign | ir.Fork | ir.Join | ir.Call)
+            if row and (branch != on or is_whole):
+                self._cursors[on].append(row)
+                row = []
+            if is_whole:
+                self._play_whole(branch, node)
+                continue
+            on = branch
+            row.append(self._appendable(node) if isinstance(node, ir.Argument | ir.Variable) else node)
+        if row:
+            self._cursors[on].append(row)
+
+    def _play_whole(self, branch: int, node: ir.Node) -> None:
+        """A step that is no append."""
         cursor = self._cursors[branch]
         match node:
-            case ir.Argument() | ir.Variable():
-                cursor.append((self._appendable(node),))
             case ir.Assign():
                 cursor.assign(node.name, self.localised(node.value), node.source)
             case ir.Fork():
@@ -206,7 +221,7 @@ class _Player:
                 self._run.recorder.add(cursor.id, replace(node, branch=branch_id))
                 self._cursors[node.branch] = Cursor(self._run, branch_id, {}, None)
             case _:
-                cursor.append((node,))
+                raise AssertionError(f"{type(node).__name__} is appended")
 
     def _appendable(self, node: ir.Argument | ir.Variable) -> ir.Node:
         if isinstance(node, ir.Argument):
