@@ -34,7 +34,8 @@ class Alphabet:
         """Whether tokens can finish whatever the automaton can, as it is."""
         if not self.is_spelled:
             return False
-        return self.byte_set >= (_JSON_BYTES if _has_references(automaton.start) else _TEXT_BYTES)
+        is_json = automaton.respelled is None and _has_references(automaton.start)
+        return self.byte_set >= (_JSON_BYTES if is_json else _TEXT_BYTES)
 
     def cut(self, automaton: Automaton) -> Automaton | None:
         """The automaton over the texts that can be spelled; None where it has to be checked token by token.
@@ -42,13 +43,18 @@ class Alphabet:
         Raises:
             ConstraintError: none can.
         """
-        if not self.is_spelled or _has_references(automaton.start):
+        if not self.is_spelled:
+            return None
+        if automaton.respelled is not None:
+            return automaton.respelled(self)
+        if _has_references(automaton.start):
             return None
         terms = Terms()
-        start = _Cut(terms, self._codes(), self.byte_set).of(automaton.start)
+        start = cut_term(terms, self, automaton.start)
         return Automaton(terms, start, refusal="this tokenizer's tokens cannot spell any legal output")
 
-    def _codes(self) -> CodeSet:
+    def codes(self) -> CodeSet:
+        """The characters whose bytes are all there."""
         ranges = [(byte, byte + 1) for byte in self.byte_set if byte < 0x80]
         for lead in self.byte_set & _LEADS:
             more = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
@@ -71,8 +77,13 @@ def alphabet_of(vocabulary: Vocabulary) -> Alphabet:
     return Alphabet(frozenset(used), used <= single and single >= _CONTINUATIONS)
 
 
+def cut_term(terms: Terms, alphabet: Alphabet, term: Term) -> Term:
+    """A term without references, in the arena `terms`, cut down to the texts that an alphabet spells."""
+    return _Cut(terms, alphabet.codes(), alphabet.byte_set).of(term)
+
+
 def _has_references(term: Term) -> bool:
-    """Whether the term is JSON's: only there do references occur."""
+    """Whether the term is JSON's or a grammar's: only there do references occur."""
     seen = {term}
     pending = [term]
     while pending:

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from forktree.backend.grammar.derivatives import Derivatives
 from forktree.backend.grammar.terms import Term, Terms
 from forktree.lang.errors import ConstraintError
+
+if TYPE_CHECKING:
+    from forktree.backend.grammar.alphabet import Alphabet
 
 
 class Automaton(Derivatives):
     """Shared by every matcher of a constraint, on any thread.
 
+    Args:
+        respelled: makes the automaton anew from the bytes of an alphabet; None where its terms can be cut.
+
     Raises:
         ConstraintError: nothing is legal (then `refusal` is the reason), or deciding that would take too many states.
     """
 
-    def __init__(self, terms: Terms, start: Term, *, refusal: str = "nothing can satisfy this constraint") -> None:
+    def __init__(
+        self,
+        terms: Terms,
+        start: Term,
+        *,
+        refusal: str = "nothing can satisfy this constraint",
+        respelled: Callable[[Alphabet], Automaton] | None = None,
+    ) -> None:
         super().__init__(terms)
         self.start = start
+        self.respelled = respelled
         if not self.is_live(start):
             raise ConstraintError(refusal)
 

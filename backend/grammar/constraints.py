@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.choices import any_of, checked_options
+from forktree.backend.grammar.grammars import grammar_automaton
 from forktree.backend.grammar.once import OnceCache
 from forktree.backend.grammar.regex_syntax import parse_python
 from forktree.backend.grammar.regex_terms import whole_match
@@ -170,6 +171,29 @@ class Substring(Constraint):
         return f"Substring({self._spec.text[:40]!r})"
 
 
+class Grammar(Constraint):
+    """The whole output is a sentence of a grammar in lark's notation, for some way to cut it into tokens.
+
+    Args:
+        text: the grammar.
+        start: the rule that a whole output follows.
+    """
+
+    def __init__(self, text: str, start: str = "start") -> None:
+        for what, value in (("a grammar", text), ("a start rule", start)):
+            if not isinstance(value, str):
+                raise ConstraintError(f"{what} must be a text, not {type(value).__name__}")
+        self._spec = GrammarSpec(text, start)
+        super().__init__()
+
+    @property
+    def spec(self) -> GrammarSpec:
+        return self._spec
+
+    def __repr__(self) -> str:
+        return f"Grammar({self._spec.text[:40]!r}, start={self._spec.start!r})"
+
+
 def constraint_from_spec(spec: ConstraintSpec) -> Constraint:
     """The constraint that a specification describes; equal ones share one automaton.
 
@@ -185,8 +209,8 @@ def constraint_from_spec(spec: ConstraintSpec) -> Constraint:
             return Schema(schema, order=order, whitespace=whitespace, numbers=numbers)
         case SubstringSpec(text):
             return Substring(text)
-        case GrammarSpec():
-            raise ConstraintError("grammars are not supported yet: use a regex or a schema")
+        case GrammarSpec(text, start):
+            return Grammar(text, start)
     assert_never(spec)
 
 
@@ -209,7 +233,7 @@ def _automaton(spec: ConstraintSpec) -> Automaton:
             terms, machine = Terms(), SuffixMachine(text)
             return Automaton(terms, terms.machine(machine, machine.start))
         case GrammarSpec():
-            raise ConstraintError("grammars are not supported yet: use a regex or a schema")
+            return grammar_automaton(spec)
     assert_never(spec)
 
 

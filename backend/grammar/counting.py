@@ -9,45 +9,64 @@ from __future__ import annotations
 from forktree.backend.grammar.terms import Kind, Term, Terms
 
 _MAX_SPINE = 256
+_MAX_DEPTH = 12
 
 
 def clipped(terms: Terms, state: Term, longest: int) -> Term:
     """The state with every count above `longest` replaced by `longest + 1`, or by no bound.
 
     A captured key is forgotten, which is what a walk for a mask does anyway.
-    Counts inside an intersection stay: there they also decide what is legal later.
+    Counts inside an intersection stay: there they also decide what is legal later. So do counts below many nested
+    alternatives, which the stacks of an ambiguous grammar are.
     """
-    match state.kind:
-        case Kind.REPEAT:
-            return _clipped_repeat(terms, state, longest)
-        case Kind.ALT if state.is_plain:
-            parts = [clipped(terms, one, longest) for one in state.args]
-            return terms.alt(parts) if any(a is not b for a, b in zip(parts, state.args, strict=True)) else state
-        case Kind.CAT:
-            return _clipped_spine(terms, state, longest)
-        case Kind.CAPTURE if state.args[1] is not None:
-            return terms.capture(state.args[0], None, state.args[2])
-    return state
+    return _Clip(terms, longest).of(state, 0)
 
 
-def _clipped_repeat(terms: Terms, state: Term, longest: int) -> Term:
-    body, low, high = state.args
-    least = min(low, longest + 1)
-    most = None if high is None or high > longest else high
-    return state if (least, most) == (low, high) else terms.repeat(body, least, most)
+class _Clip:
+    """One state's clipping: parts that many stacks share are clipped once."""
 
+    def __init__(self, terms: Terms, longest: int) -> None:
+        self._terms = terms
+        self._longest = longest
+        self._known: dict[Term, Term] = {}
 
-def _clipped_spine(terms: Terms, state: Term, longest: int) -> Term:
-    heads = []
-    rest = state
-    changed = False
-    while rest.kind is Kind.CAT and len(heads) < _MAX_SPINE:
-        head, rest = rest.args
-        short = clipped(terms, head, longest)
-        changed = changed or short is not head
-        heads.append(short)
-    last = clipped(terms, rest, longest) if rest.kind is not Kind.CAT else rest
-    if not changed and last is rest:
+    def of(self, state: Term, depth: int) -> Term:
+        match state.kind:
+            case Kind.REPEAT:
+                return self._repeat(state)
+            case Kind.ALT | Kind.CAT if depth < _MAX_DEPTH:
+                if state not in self._known:
+                    self._known[state] = (
+                        self._alt(state, depth) if state.kind is Kind.ALT else self._spine(state, depth)
+                    )
+                return self._known[state]
+            case Kind.CAPTURE if state.args[1] is not None:
+                return self._terms.capture(state.args[0], None, state.args[2])
         return state
-    heads.append(last)
-    return terms.cats(heads)
+
+    def _repeat(self, state: Term) -> Term:
+        body, low, high = state.args
+        least = min(low, self._longest + 1)
+        most = None if high is None or high > self._longest else high
+        return state if (least, most) == (low, high) else self._terms.repeat(body, least, most)
+
+    def _alt(self, state: Term, depth: int) -> Term:
+        if not state.is_plain:
+            return state
+        parts = [self.of(one, depth + 1) for one in state.args]
+        return self._terms.alt(parts) if any(a is not b for a, b in zip(parts, state.args, strict=True)) else state
+
+    def _spine(self, state: Term, depth: int) -> Term:
+        heads = []
+        rest = state
+        changed = False
+        while rest.kind is Kind.CAT and len(heads) < _MAX_SPINE:
+            head, rest = rest.args
+            short = self.of(head, depth + 1)
+            changed = changed or short is not head
+            heads.append(short)
+        last = self.of(rest, depth + 1) if rest.kind is not Kind.CAT else rest
+        if not changed and last is rest:
+            return state
+        heads.append(last)
+        return self._terms.cats(heads)

@@ -95,8 +95,38 @@ class Derivatives:
         arcs = state.arcs
         if arcs is None:
             with self.lock:
+                self._prepare(state)
                 arcs = self._arcs(state)
         return arcs
+
+    def _prepare(self, state: Term) -> None:
+        """The arcs of the parts that `state` begins with, innermost first: the stacks of an ambiguous grammar nest."""
+        pending, seen = [state], {state}
+        while pending:
+            term = pending[-1]
+            parts = [part for part in self._beginning(term) if part.arcs is None and part not in seen]
+            if parts:
+                seen.update(parts)
+                pending += parts
+            else:
+                self._arcs(pending.pop())
+
+    def _beginning(self, term: Term) -> Sequence[Term]:
+        """The parts whose arcs a term's own are made of, where they can nest."""
+        match term.kind:
+            case Kind.CAT:
+                parts = []
+                while term.kind is Kind.CAT:
+                    head, term = term.args
+                    parts.append(head)
+                    if not head.nullable:
+                        return parts
+                return [*parts, term]
+            case Kind.ALT:
+                return term.args
+            case Kind.REPEAT:
+                return term.args[:1]
+        return ()
 
     def loose_arcs(self, state: Term) -> Arcs:
         """As `arcs`, but keys are not remembered: a key that the same walk has written may come twice."""

@@ -44,6 +44,18 @@ def whole_match(terms: Terms, syntax: Syntax, writing: Writing = "raw") -> Term:
     return terms.alt(item.term for item in items if item.before.empty and item.after.empty)
 
 
+def free_match(terms: Terms, syntax: Syntax, writing: Writing = "raw") -> Term:
+    """The texts that match, whatever stands around them.
+
+    Raises:
+        ConstraintError: an assertion at an edge asks what stands there.
+    """
+    items = _Builder(terms, writing).items(syntax)
+    if any(item.before != _FREE_BEFORE or item.after != _FREE_AFTER for item in items):
+        raise ConstraintError("an assertion (^, $, \\b …) at its edge looks at the text around it")
+    return terms.alt(item.term for item in items)
+
+
 def search(terms: Terms, syntax: Syntax, writing: Writing = "raw") -> Term:
     """The texts with a match somewhere."""
     builder = _Builder(terms, writing)

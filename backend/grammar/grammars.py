@@ -1,0 +1,58 @@
+"""A lark grammar compiled: the texts that are a sentence for some way to cut them into tokens.
+
+No lexer commits to a token: every cut that may still work out is kept, and so is every parse. So the priorities of
+rules and terminals, which only choose between readings, change nothing. Ignored terminals may stand before, between
+and after tokens.
+"""
+
+from __future__ import annotations
+
+from forktree.backend.grammar.alphabet import Alphabet, cut_term
+from forktree.backend.grammar.automaton import Automaton
+from forktree.backend.grammar.derivatives import Derivatives
+from forktree.backend.grammar.lark_rules import LarkRules
+from forktree.backend.grammar.lark_terminals import Terminals
+from forktree.backend.grammar.lark_text import LarkGrammar, read_lark
+from forktree.backend.grammar.rule_terms import RuleTerms
+from forktree.backend.grammar.rules import Leaf
+from forktree.backend.grammar.terms import Term
+from forktree.lang.constraints import GrammarSpec
+from forktree.lang.errors import ConstraintError
+
+
+def grammar_automaton(spec: GrammarSpec) -> Automaton:
+    """
+    Raises:
+        ConstraintError: the text is no grammar, a part of it cannot be honoured, or it has no sentence.
+    """
+    grammar = read_lark(spec.text)
+    refusal = f"the rule {spec.start!r} has no sentence: every way through it uses itself again"
+    try:
+        return _compiled(grammar, spec.start, None, refusal)
+    except RecursionError:
+        raise ConstraintError("the grammar nests too deep") from None
+
+
+def _compiled(grammar: LarkGrammar, start: str, alphabet: Alphabet | None, refusal: str) -> Automaton:
+    rules = RuleTerms()
+    terms = rules.terms
+    derivatives = Derivatives(terms)
+    terminals = Terminals(grammar, terms)
+
+    def spelled(term: Term) -> Term:
+        return term if alphabet is None else cut_term(terms, alphabet, term)
+
+    ignored = terms.repeat(terms.alt(spelled(terminals.named(name)) for name in grammar.ignored), 0, None)
+    some = terms.repeat(terms.byte((1 << 256) - 1), 1, None)
+
+    def token(term: Term) -> Leaf:
+        whole = terms.cat(spelled(term), ignored)
+        is_solid = derivatives.is_live(terms.both((whole, some)) if whole.nullable else whole)
+        return Leaf(whole, is_solid)
+
+    rules.add(LarkRules(grammar, terminals, token).from_start(start))
+
+    def respelled(other: Alphabet) -> Automaton:
+        return _compiled(grammar, start, other, "this tokenizer's tokens cannot spell any legal output")
+
+    return Automaton(terms, terms.cat(ignored, rules.start(start)), refusal=refusal, respelled=respelled)
