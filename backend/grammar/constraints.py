@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.choices import any_of, checked_options
+from forktree.backend.grammar.gbnf import lark_from_gbnf
 from forktree.backend.grammar.grammars import grammar_automaton
 from forktree.backend.grammar.once import OnceCache
 from forktree.backend.grammar.regex_syntax import parse_python
@@ -185,6 +186,15 @@ class Grammar(Constraint):
                 raise ConstraintError(f"{what} must be a text, not {type(value).__name__}")
         self._spec = GrammarSpec(text, start)
         super().__init__()
+
+    @classmethod
+    def from_gbnf(cls, text: str) -> Grammar:
+        """The grammar that a text in llama.cpp's notation describes; its start is `root`.
+
+        Raises:
+            ConstraintError: it is not GBNF, or cannot be honoured.
+        """
+        return cls(*lark_from_gbnf(text))
 
     @property
     def spec(self) -> GrammarSpec:
