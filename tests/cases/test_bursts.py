@@ -157,7 +157,7 @@ def test_successes_and_failures_of_every_kind_leave_nothing_behind(wild: Local) 
     assert_idle(wild)
 
 
-def test_an_interrupt_leaves_nothing_behind(wild: Local) -> None:
+def test_an_interrupt_leaves_nothing_behind(wild: Local, interruptible: None) -> None:
     @ft.function
     def interrupted(s, i):
         s += f"Row {i}:" + ft.gen("v", max_tokens=4 if i < 4 else 3000, ignore_eos=i >= 4)
