@@ -5,6 +5,10 @@
 
 On one branch a later generation sees the text of an earlier one, whether it needs it or not. As branches they do
 not, so only the caller can allow it. What follows the group sees the text of all, as before.
+
+To a branch belongs what stands between its generation and the one before. The first has none before: its whole turn
+goes with it where each has a turn of its own, and elsewhere the piece of text right before it, from its last line on
+("\\nColour: " of "About apples.\\nColour: ").
 """
 
 from __future__ import annotations
@@ -53,6 +57,7 @@ def fork_independent(program: ProgramT, *groups: Sequence[str]) -> ProgramT:
     for names in groups:
         if isinstance(names, str) or len(names) < 2:
             raise LanguageError(f"a group is at least two names of generations, not {names!r}")
+        ops = _with_last_line_apart(ops, _find(ops, names[0]))
         parts = _split(ops, names)
         first = next_branch(ops)
         children = tuple(range(first, first + len(parts)))
@@ -103,7 +108,7 @@ def _split(ops: list[Op], names: Sequence[str]) -> list[_Part]:
         raise LanguageError(f"{', '.join(names)} do not follow one another on one branch")
     between = ops[ends[0] : ends[1]]
     in_turns = any(isinstance(op.node, ir.RoleEnd) for op in between)
-    start = _turn_start(ops, ends[0]) if in_turns else ends[0]
+    start = _turn_start(ops, ends[0]) if in_turns else _text_start(ops, ends[0])
     parts = []
     for end in ends:
         stop = _turn_stop(ops, end) if in_turns else end + 1
@@ -118,6 +123,26 @@ def _find(ops: list[Op], name: str) -> int:
     if len(found) != 1:
         raise LanguageError(f"the program has {len(found)} generations named {name!r}; a group names each exactly")
     return found[0]
+
+
+def _with_last_line_apart(ops: list[Op], index: int) -> list[Op]:
+    """The piece of text right before a generation as two, its last line the second."""
+    start = _text_start(ops, index)
+    node = ops[start].node
+    if start == index or not isinstance(node, ir.Text):
+        return ops
+    at = node.text.rstrip("\n").rfind("\n")
+    if at <= 0:
+        return ops
+    halves = [Op(ops[start].branch, replace(node, text=text)) for text in (node.text[:at], node.text[at:])]
+    return [*ops[:start], *halves, *ops[index:]]
+
+
+def _text_start(ops: list[Op], index: int) -> int:
+    """Index of the piece of text right before this step, or of the step itself."""
+    branch, _ = ops[index]
+    has_text = index > 0 and ops[index - 1].branch == branch and isinstance(ops[index - 1].node, ir.Text)
+    return index - 1 if has_text else index
 
 
 def _turn_start(ops: list[Op], index: int) -> int:

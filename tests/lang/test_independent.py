@@ -51,9 +51,8 @@ def test_named_generations_no_longer_see_one_another_and_what_follows_sees_all()
     before, plain = run(describe.trace(), thing="apples")
     after, prompts = run(forked, thing="apples")
     assert prompts["colour"] == plain["colour"]
-    assert prompts["size"].endswith("\nSize: ")
-    assert "red" not in prompts["size"]
-    assert "red" not in prompts["use"]
+    assert prompts["size"] == "About apples.\nSize: "
+    assert prompts["use"] == "About apples.\nUse: "
     assert prompts["summary"] == plain["summary"]
     assert after.text() == before.text()
     assert after.variables() == before.variables()
@@ -68,6 +67,26 @@ def test_generations_in_turns_of_their_own_take_their_turns_with_them() -> None:
     assert prompts["bye"] == plain["bye"]
     assert after.messages() == before.messages()
     assert after["name"] == "Ada"
+
+
+def test_only_the_last_line_of_the_text_before_goes_with_the_first() -> None:
+    @function
+    def program(s):
+        s += "A fruit.\nIts colour: " + gen("colour") + " Its size: " + gen("size")
+
+    _, prompts = run(fork_independent(program.trace(), ("colour", "size")))
+    assert prompts == {"colour": "A fruit.\nIts colour: ", "size": "A fruit. Its size: "}
+
+
+def test_in_one_turn_the_label_of_the_first_goes_with_it() -> None:
+    @function
+    def program(s):
+        s += user("A fruit.")
+        s += assistant("Colour: " + gen("colour") + "\nSize: " + gen("size"))
+
+    state, prompts = run(fork_independent(program.trace(), ("colour", "size")))
+    assert prompts == {"colour": "A fruit.Colour: ", "size": "A fruit.\nSize: "}
+    assert state.messages()[1]["content"] == "Colour: red\nSize: big"
 
 
 def test_the_branches_run_together() -> None:
