@@ -203,8 +203,9 @@ class Function:
     ) -> Plan:
         """What `map(rows)` would ask for, before anything runs: the tree, what is shared, what does not fit.
 
-        Each row's body is traced, so it runs once with that row's arguments; the backend is asked for token ids
-        only.
+        Each row's body is traced, so it runs once with that row's arguments; the backend is asked for token ids,
+        what its cache holds of them and how long its context is; nothing is computed. `explain_run(results)` shows the
+        same tree after the run.
 
         Args:
             prices: for a million tokens: `Prices(input=…, output=…)`, or a dict of the same.
