@@ -192,6 +192,8 @@ class Terms:
         pending = list(terms)
         if len(pending) == 1:
             return pending[0]
+        if len(pending) > _MANY_STACKS:
+            pending = self._joined_tails(pending)
         pending.reverse()
         while pending:
             term = pending.pop()
@@ -212,6 +214,23 @@ class Terms:
             else:
                 operands.append(self.cat(self._alt_of(merged), tail))
         return self._alt_of(self._merged_counts(operands))
+
+    def _joined_tails(self, operands: list[Term]) -> list[Term]:
+        """Operands with one head joined at their tails: the stacks of an ambiguous grammar, merged where they agree."""
+        by_head: dict[Term, dict[Term, None]] = {}
+        others: list[Term] = []
+        pending = operands[::-1]
+        while pending:
+            term = pending.pop()
+            if term.kind is Kind.ALT:
+                pending.extend(reversed(term.args))
+            elif term.kind is not Kind.CAT:
+                others.append(term)
+            else:
+                head, tail = term.args
+                for one in head.args if head.kind is Kind.ALT else (head,):
+                    by_head.setdefault(one, {})[tail] = None
+        return others + [self.cat(head, self.alt(tails)) for head, tails in by_head.items()]
 
     def _alt_of(self, operands: Sequence[Term]) -> Term:
         unique = tuple(sorted(dict.fromkeys(operands), key=_serial))
@@ -383,6 +402,9 @@ class Terms:
             case Kind.REF:
                 return self.refs_capture
         return kind is Kind.CAPTURE
+
+
+_MANY_STACKS = 32  # alternatives; below that, joining them at their tails alone keeps states few
 
 
 def _serial(term: Term) -> int:

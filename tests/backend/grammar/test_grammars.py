@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
-from grammar_walks import TOY, accepts_by_tokens, brute_mask, ends, legal, random_text
+from grammar_walks import TOY, accepts_by_tokens, brute_mask, ends, legal, random_text, tokenised, walks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lark import Lark
 
 from forktree.backend.grammar.constraints import Grammar, constraint_from_spec
 from forktree.backend.grammar.lark_text import read_lark
+from forktree.backend.tokenizer import vocabulary_of
 from forktree.backend.vocabulary import Vocabulary
 from forktree.lang.errors import ConstraintError
 
@@ -298,6 +300,32 @@ def test_a_vocabulary_that_lacks_bytes_never_leads_into_what_it_cannot_spell() -
     assert [vocabulary.token_bytes[token] for token in legal(matcher)] == [b"a", b"\xc3"]
     with pytest.raises(ConstraintError, match="cannot spell"):
         Grammar('start: "z"\n').compile(vocabulary)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (JSON, '{"name": "Ada Lovelace", "years": [1815, 1852.0], "café": {"道": null}}'),
+        (PYTHON, "f(some_name, [1, 2.5], 'text')[0].attr if not done else lambda x, y: x ** -y"),
+        (LISP, '(define (square x) (* x x)) ; squares\n(print "it is" (square 12))'),
+    ],
+)
+def test_real_tokens_spell_sentences_in_any_tokenisation(text: str, sentence: str, smol_tokenizer: Any) -> None:
+    vocabulary = vocabulary_of(smol_tokenizer)
+    grammar = Grammar(text)
+    assert grammar.accepts(sentence)
+    assert walks(grammar, smol_tokenizer.encode(sentence, add_special_tokens=False), vocabulary)
+    assert walks(grammar, tokenised(sentence.encode(), vocabulary, random.Random(1)), vocabulary)
+    written = random_text(grammar, random.Random(2), vocabulary, most=20)
+    assert written is None or grammar.accepts(written)
+
+
+def test_stacks_that_agree_are_merged() -> None:
+    mutual = Grammar('start: a\na: b "x" | a b | "a"\nb: a "y" | b a | "b"\n')
+    assert mutual.accepts_prefix("ab" * 12)
+    assert mutual.accepts("bxb")
+    assert not mutual.accepts("x")
 
 
 def test_equal_grammars_share_one_automaton() -> None:
