@@ -332,14 +332,26 @@ class Function:
 
     # How a run begins
 
-    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, State]:
-        """Start a run of its own and return at once; for `map` and others that look after many."""
-        return self._start(args, kwargs, is_outside=False)
+    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None]) -> tuple[Run, State]:
+        """Start a run of its own and return at once; for `map` and others that look after many.
 
-    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_outside: bool) -> tuple[Run, State]:
+        `adopt` is given the run before anything of it goes on.
+        """
+        return self._start(args, kwargs, is_outside=False, adopt=adopt)
+
+    def _start(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        is_outside: bool,
+        adopt: Callable[[Run], None] | None = None,
+    ) -> tuple[Run, State]:
         executor = get_executor()
         run, kwargs = self._new_run(executor, kwargs)
         self._body.check(args, kwargs)
+        if adopt is not None:
+            adopt(run)
         state = State(run.cursors[0])
         is_nested = current_scope.get() is not None
         submit = executor.bodies.submit_nested if is_nested else executor.bodies.submit

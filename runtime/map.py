@@ -62,7 +62,9 @@ class Startable(Protocol):
     @property
     def is_async(self) -> bool: ...
 
-    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, State]: ...
+    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None]) -> tuple[Run, State]:
+        """Start a run and return at once; `adopt` is given the run before anything of it goes on."""
+        ...
 
     def idle_run(self) -> Run:
         """A run whose body has not begun, for a row that comes from a journal."""
@@ -118,12 +120,16 @@ class Batch:
         if stored is not None:
             self._waiting[index] = _replayed(self._program.idle_run(), stored, row, index)
             return
+
+        def adopt(run: Run) -> None:
+            self._running[index] = run  # from here on an interrupt, whenever it comes, finds the run and stops it
+
         try:
-            run, state = self._program.start(args, kwargs)
+            run, state = self._program.start(args, kwargs, adopt)
         except Exception as error:
+            self._running.pop(index, None)
             self._waiting[index] = Result(False, None, None, error, row, index)
             return
-        self._running[index] = run
         run.on_settled(lambda: self._notify(_result_of(run, state, row, index)))
 
     def ready(self) -> Iterator[Result]:

@@ -7,7 +7,7 @@ their values exactly as they would under the body, and one pass over the list st
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -90,13 +90,16 @@ class Program(ProgramData):
         run, _ = self._begin(Options().over(backend, sampling, seed), arguments)
         return State(run.cursors[0], is_outside=True)
 
-    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, State]:
-        """Start and return at once. Positional arguments are taken in the order of the parameters."""
+    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None]) -> tuple[Run, State]:
+        """Start and return at once. Positional arguments are taken in the order of the parameters.
+
+        `adopt` is given the run before anything of it goes on.
+        """
         if len(args) > len(self.parameters):
             raise TypeError(f"{self.name}() takes {len(self.parameters)} arguments, not {len(args)}")
         kwargs = dict(kwargs)
         options = Options().over(*(kwargs.pop(key, None) for key in ("backend", "sampling", "seed")))
-        return self._begin(options, {**dict(zip(self.parameters, args, strict=False)), **kwargs})
+        return self._begin(options, {**dict(zip(self.parameters, args, strict=False)), **kwargs}, adopt)
 
     def idle_run(self) -> Run:
         """A run that has not begun and has no branch yet."""
@@ -151,11 +154,15 @@ class Program(ProgramData):
 
         return iterate_map_async(self, rows, concurrency, progress, journal, on_error, ordered)
 
-    def _begin(self, options: Options, arguments: dict[str, Any]) -> tuple[Run, State]:
+    def _begin(
+        self, options: Options, arguments: dict[str, Any], adopt: Callable[[Run], None] | None = None
+    ) -> tuple[Run, State]:
         self._check(arguments)
         executor = get_executor()
         run = Run(executor, options.backend or get_defaults().backend(), options.sampling, self.name)
         trunk = Cursor(run, 0, {}, None)
+        if adopt is not None:
+            adopt(run)
         try:
             run.cork()
             player = _Player(run, trunk, arguments)

@@ -167,12 +167,10 @@ def test_an_interrupt_leaves_nothing_behind(wild: Local, interruptible: None) ->
             os.kill(os.getpid(), signal.SIGINT)
         return s["v"]
 
-    before = wild.stats()
     with pytest.raises(KeyboardInterrupt) as caught:
         interrupted.using(backend=wild).map([{"i": i} for i in range(16)], concurrency=16)
     assert [result.index for result in caught.value.results] == list(range(len(caught.value.results)))
     let_cancelled_work_end(wild)
-    assert wild.stats().num_failed > before.num_failed  # it was still at work
     assert_idle(wild)
 
 

@@ -362,3 +362,11 @@ def test_use_sets_the_default_backend_and_refuses_what_is_none() -> None:
 def test_without_any_backend_the_error_says_what_to_do() -> None:
     with pytest.raises(LanguageError, match=r"ft\.use\(backend\)"):
         Defaults().backend()
+
+
+def test_using_something_that_is_no_backend_is_refused_at_once() -> None:
+    @function
+    def program(s) -> None: ...
+
+    with pytest.raises(LanguageError, match="'gpt-4' is not a backend"):
+        program.using(backend="gpt-4")

@@ -9,10 +9,11 @@ import threading
 import pytest
 
 from forktree.backend.fake import Fake
-from forktree.lang.errors import LanguageError, ServerError
+from forktree.lang.errors import LanguageError, RunCancelledError, ServerError
 from forktree.lang.expressions import gen
 from forktree.runtime.executor import MAX_BODY_THREADS
 from forktree.runtime.function import function
+from forktree.runtime.map import run_map
 
 
 def echo(request) -> str:
@@ -214,6 +215,31 @@ def test_an_interrupt_cancels_what_runs_and_keeps_what_is_done(interruptible) ->
     with pytest.raises(KeyboardInterrupt) as caught:
         interrupted.using(backend=fake).map([{"q": i} for i in range(20)], concurrency=1)
     assert [result.value for result in caught.value.results] == ["<0>", "<1>", "<2>"]
+
+
+def test_an_interrupt_while_a_row_is_started_stops_that_row_too() -> None:
+    """It may come at any moment: here, when the row's body runs already and nobody has been told of it yet."""
+    fake = Fake(["x"])
+    fake.hold()
+    endless = program.using(backend=fake)
+
+    class Interrupted:
+        def __getattr__(self, name):
+            return getattr(endless, name)
+
+        def start(self, args, kwargs, adopt):
+            _, state = endless.start(args, kwargs, adopt)
+            deadline = threading.Event()
+            while not fake.num_held:
+                deadline.wait(0.001)
+            self.state = state
+            raise KeyboardInterrupt
+
+    interrupted = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        run_map(interrupted, [{"q": "1"}], 1, False, None, "return", True)
+    assert isinstance(interrupted.state.error(), RunCancelledError)
+    assert fake.num_held == 0
 
 
 def test_an_interrupt_in_run_cancels_the_request(interruptible) -> None:
