@@ -83,7 +83,7 @@ from forktree.runtime.state import State
 
 if TYPE_CHECKING:
     from forktree.backend.fake import Fake
-    from forktree.backend.grammar.constraints import Choices, Regex, Schema, Substring
+    from forktree.backend.grammar.constraints import Choices, Grammar, Regex, Schema, Substring
     from forktree.backend.local import Local
     from forktree.backend.replay import Replay
     from forktree.runtime.protocol import Backend
@@ -93,6 +93,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "Choices": "forktree.backend.grammar.constraints",
     "Fake": "forktree.backend.fake",
+    "Grammar": "forktree.backend.grammar.constraints",
     "Local": "forktree.backend.local",
     "Regex": "forktree.backend.grammar.constraints",
     "Replay": "forktree.backend.replay",
@@ -110,6 +111,7 @@ __all__ = [
     "Fake",
     "ForktreeError",
     "Function",
+    "Grammar",
     "IncompleteError",
     "Journal",
     "LanguageError",
