@@ -95,6 +95,7 @@ class Terms:
 
     def __init__(self, resolve: Callable[[Hashable], Term] | None = None) -> None:
         self._table: dict[tuple[Any, ...], Term] = {}
+        self._unions: dict[tuple[Term, ...], Term] = {}  # the letters of a word mostly lead to the same union
         self._resolve = resolve
         self._resolved: dict[Term, Term] = {}
         self.refs_capture = False  # set before the first reference: whether what they stand for holds captures
@@ -188,12 +189,21 @@ class Terms:
 
     def alt(self, terms: Iterable[Term]) -> Term:
         """Union: flattened, without duplicates, operands with one tail joined at their heads."""
+        operands = tuple(terms)
+        if len(operands) == 1:
+            return operands[0]
+        term = self._unions.get(operands)
+        if term is None:
+            if len(self._unions) > _MAX_UNIONS:
+                self._unions.clear()
+            term = self._unions[operands] = self._union(operands)
+        return term
+
+    def _union(self, given: Sequence[Term], depth: int = 0) -> Term:
         by_tail: dict[Term, dict[Term, None]] = {}
-        pending = list(terms)
-        if len(pending) == 1:
-            return pending[0]
-        if len(pending) > _MANY_STACKS:
-            pending = self._joined_tails(pending)
+        pending = list(given)
+        if len(pending) > _MANY_STACKS and depth < _MAX_MERGED:
+            pending = self._joined_tails(pending, depth)
         pending.reverse()
         while pending:
             term = pending.pop()
@@ -215,7 +225,7 @@ class Terms:
                 operands.append(self.cat(self._alt_of(merged), tail))
         return self._alt_of(self._merged_counts(operands))
 
-    def _joined_tails(self, operands: list[Term]) -> list[Term]:
+    def _joined_tails(self, operands: list[Term], depth: int) -> list[Term]:
         """Operands with one head joined at their tails: the stacks of an ambiguous grammar, merged where they agree."""
         by_head: dict[Term, dict[Term, None]] = {}
         others: list[Term] = []
@@ -230,7 +240,7 @@ class Terms:
                 head, tail = term.args
                 for one in head.args if head.kind is Kind.ALT else (head,):
                     by_head.setdefault(one, {})[tail] = None
-        return others + [self.cat(head, self.alt(tails)) for head, tails in by_head.items()]
+        return others + [self.cat(head, self._union(list(tails), depth + 1)) for head, tails in by_head.items()]
 
     def _alt_of(self, operands: Sequence[Term]) -> Term:
         unique = tuple(sorted(dict.fromkeys(operands), key=_serial))
@@ -404,6 +414,8 @@ class Terms:
         return kind is Kind.CAPTURE
 
 
+_MAX_MERGED = 4  # stack entries that one union looks into
+_MAX_UNIONS = 50_000
 _MANY_STACKS = 32  # alternatives; below that, joining them at their tails alone keeps states few
 
 
