@@ -21,6 +21,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,12 +146,14 @@ def _build(compiler: str, openmp: Path | None, target: Path) -> None:
     began = time.monotonic()
     here = Path(__file__).parent
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        objects = []
-        for name in _SOURCES:
-            made = Path(scratch) / f"{name}.o"
-            threads = ("-fopenmp",) if openmp else ()
-            _compile([compiler, *_FLAGS, *threads, "-c", str(here / name), "-o", str(made)])
-            objects.append(str(made))
+        threads = ("-fopenmp",) if openmp else ()
+        objects = [f"{scratch}/{name}.o" for name in _SOURCES]
+        commands = [
+            [compiler, *_FLAGS, *threads, "-c", str(here / name), "-o", made]
+            for name, made in zip(_SOURCES, objects, strict=True)
+        ]
+        with ThreadPoolExecutor(len(commands)) as pool:
+            list(pool.map(_compile, commands))
         made = Path(scratch) / _NAME
         libraries = (str(openmp), f"-Wl,-rpath,{openmp.parent}") if openmp else ()
         _compile([compiler, "-shared", *objects, "-o", str(made), *libraries])
