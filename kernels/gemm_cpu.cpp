@@ -46,6 +46,7 @@ inline void quantize_row(const float* x, int64_t row, int64_t rows, int64_t bloc
 template <Format F, int M>
 void multiply_tile(const uint8_t* panel, const Activation* x, int64_t blocks, lanes::Floats* acc) {
     constexpr int WORDS = BLOCK_SIZE / 4;
+    const int64_t ahead = panel_bytes(F, blocks);  // measured: the next panel beats any distance in blocks
     const auto* d = reinterpret_cast<const uint16_t*>(panel + blocks * word_bytes(F));
     const uint16_t* m = d + blocks * LANES;
     lanes::Floats sums[M];
@@ -61,8 +62,7 @@ void multiply_tile(const uint8_t* panel, const Activation* x, int64_t blocks, la
         } else {
             for (int i = 0; i < WORDS; i++) w[i] = lanes::load_bytes(panel + 64 * i);
         }
-        if (M <= 4)
-            for (int64_t i = 0; i < word_bytes(F); i += 64) __builtin_prefetch(panel + 8 * word_bytes(F) + i);
+        for (int64_t i = 0; i < word_bytes(F); i += 64) __builtin_prefetch(panel + ahead + i, 0, 2);
         const lanes::Floats scale = lanes::load_halves(d + b * LANES);
         for (int j = 0; j < M; j++) {
             lanes::Ints dot = lanes::start(F == Format::EIGHT_BIT ? x[j].offset : 0);

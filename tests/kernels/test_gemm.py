@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import platform
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +13,7 @@ import torch
 from forktree.kernels.checks import ShapeError
 from forktree.kernels.gemm import multiply_blocks, quantize_rows
 from forktree.kernels.gemm_weights import Blocks, Format, recover_weights, round_weights
-from forktree.kernels.native import Native
+from forktree.kernels.native import Native, load_native
 
 SHAPES = [(16, 32), (1, 32), (17, 64), (50, 96), (576, 1536), (960, 576)]
 FORMATS = [Format.FOUR_BIT, Format.EIGHT_BIT]
@@ -167,3 +170,26 @@ def test_wrong_inputs_are_named(native: Native) -> None:
     with pytest.raises(ShapeError, match="packed for the native library"):
         multiply_blocks(torch.zeros(2, 32), packed)
     assert isinstance(round_weights(noise(4, 32)), Blocks)
+
+
+@pytest.mark.parametrize("processor", ["x86-64-v3", "x86-64"])
+def test_older_processors_compute_the_same_products(
+    processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: Native
+) -> None:
+    if platform.machine() != "x86_64" or not (real := shutil.which("g++")):
+        pytest.skip("the older instruction sets are tried with g++ on x86-64")
+    compiler = tmp_path / "older-g++"
+    compiler.write_text(f'#!/bin/sh\nexec {real} "$@" -march={processor} -w\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    older = load_native(tmp_path, num_threads=1)
+    assert older is not None
+    for format in FORMATS:
+        whole, weight = made_of_blocks(17, 96, format, d=1.0), made_of_blocks(33, 576, format)
+        x = torch.randint(-127, 128, (9, 96), generator=torch.Generator().manual_seed(1)).float()
+        x[:, ::32] = 127.0
+        assert torch.equal(product(x, whole, format, older), x @ whole.t())
+        rows = noise(17, 576) * 5
+        expected, out = product(rows, weight, format, native), product(rows, weight, format, older)
+        torch.testing.assert_close(out, expected, rtol=2e-6, atol=2e-6 * float(expected.abs().max()))
+        assert torch.equal(product(rows[3:4], weight, format, older), out[3:4])
