@@ -110,11 +110,8 @@ class LinearFactory:
             "fp16"  weights in fp16.
             "int8"  weights rounded to 8-bit blocks, activations in int8 blocks.
             "q4"    like "int8", but a layer whose weights were made of 4-bit blocks keeps just these.
-            "auto"  4-bit or 8-bit blocks where the weights were made of just these and `native` is there, with
-                    activations in int8 blocks; else fp16 where the library has it and the weights fit; else float32.
-                    Its budget against float32 is a mean KL of 0.01 nats and 95 % equal tokens, as measured by
-                    benchmarks/quality.py.
-            A layer whose inputs are no multiple of 32 is never in blocks: it is in fp16 or float32.
+            "auto"  fp16 where the library has it and the weights fit, else float32.
+            A layer whose inputs are no multiple of 32 is never in blocks; it is as "auto" has it.
         native: the library that makes blocks fast; without it they take the plain torch path, which is slow.
     """
 
@@ -142,9 +139,8 @@ class LinearFactory:
 
     def _candidates(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Iterator[Linear]:
         """Kinds in order of preference, each made when it is asked for."""
-        packed = self._pack(weight) if can_pack(weight) else None
-        if packed is not None:
-            yield BlockLinear(packed, bias, self._native)
+        if self._quantize in ("int8", "q4") and can_pack(weight):
+            yield BlockLinear(self._pack(weight), bias, self._native)
         if self._quantize != "none":
             fits = float(weight.abs().max()) <= _LARGEST_FP16
             if fits and "fbgemm" in torch.backends.quantized.supported_engines:
@@ -155,17 +151,12 @@ class LinearFactory:
         if self._quantize != "fp16" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             yield PackedLinear(weight, bias)
 
-    def _pack(self, weight: torch.Tensor) -> PackedWeights | None:
-        match self._quantize:
-            case "int8":
-                return round_weights(weight, native=self._native)
-            case "q4":
-                made = recover_weights(weight, Format.FOUR_BIT, native=self._native)
-                return made or round_weights(weight, native=self._native)
-            case "auto" if self._native is not None:
-                made = recover_weights(weight, Format.FOUR_BIT, native=self._native)
-                return made or recover_weights(weight, Format.EIGHT_BIT, native=self._native)
-        return None
+    def _pack(self, weight: torch.Tensor) -> PackedWeights:
+        if self._quantize == "q4":
+            packed = recover_weights(weight, Format.FOUR_BIT, native=self._native)
+            if packed is not None:
+                return packed
+        return round_weights(weight, native=self._native)
 
     def _holds_for(self, linear: Linear, weight: torch.Tensor) -> bool:
         key = (type(linear), tuple(weight.shape))

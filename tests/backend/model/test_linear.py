@@ -115,20 +115,6 @@ def test_q4_keeps_four_bit_blocks_and_rounds_other_weights_to_eight(library: Nat
     assert (made.format, other.format) == (Format.FOUR_BIT, Format.EIGHT_BIT)
 
 
-def eight_bit_weight(width: int, out: int) -> torch.Tensor:
-    q = torch.arange(out * width).view(out, width) * 7 % 255 - 127.0
-    q[:, ::32] = 127.0  # the largest of a block always is
-    return q * 0.0009765625
-
-
-def test_auto_takes_just_the_blocks_that_weights_were_made_of(library: Native | None) -> None:
-    factory = LinearFactory("auto", library)
-    made = [factory.make(make(288, 20)) for make in (four_bit_weight, eight_bit_weight)]
-    formats = [linear.format for linear in made if isinstance(linear, BlockLinear)]
-    assert formats == ([Format.FOUR_BIT, Format.EIGHT_BIT] if library else [])
-    assert not isinstance(factory.make(weight_and_bias(288, 20)[0]), BlockLinear)
-
-
 def test_int8_is_near_the_product(library: Native | None) -> None:
     weight, bias = weight_and_bias(576, 80)
     linear = LinearFactory("int8", library).make(weight, bias)
