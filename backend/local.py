@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.messages import Emitted, EngineRequest, Failed, Finished
@@ -18,7 +18,7 @@ from forktree.backend.local_model import LocalModel
 from forktree.backend.local_raw import RawCompletion, generate_raw
 from forktree.backend.local_requests import Work, engine_request, plan_generation
 from forktree.backend.local_scores import ScoreJobs, plan_prompts, score_jobs
-from forktree.backend.local_source import FolderSource, ModelSource, Report, check_count
+from forktree.backend.local_source import FolderSource, ModelSource, Quantize, Report, check_count
 from forktree.backend.mailbox import Courier, Mailbox
 from forktree.backend.render import Options
 from forktree.lang.constraints import ConstraintSpec, HasSpec
@@ -60,7 +60,9 @@ class Local:
         model: an alias ("smollm2-135m"), a folder, a GGUF file or a hub id.
         device: "auto" or "cpu".
         dtype: of activations: "auto" or "float32".
-        quantize: weights: "none" keeps float32, "fp16" packs them, "auto" takes what is exact and fast here.
+        quantize: weights: "none" keeps float32, "fp16" packs them, "auto" takes fp16 where that is exact and fast,
+            else float32. "int8" and "q4" are faster and less faithful: 8-bit blocks, or the 4-bit and 8-bit blocks
+            that the weights were made of, times activations in 8-bit blocks (benchmarks/quality.py).
         kv_tokens: tokens of the KV pool; None takes a share of the free memory.
         page_size: tokens of a page of the pool, a power of two; None is 16.
         max_running: most sequences computed at a time; None is 64.
@@ -74,7 +76,7 @@ class Local:
         *,
         device: str = "auto",
         dtype: str = "auto",
-        quantize: Literal["auto", "none", "fp16"] = "auto",
+        quantize: Quantize = "auto",
         kv_tokens: int | None = None,
         page_size: int | None = None,
         max_running: int | None = None,

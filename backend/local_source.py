@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
     from forktree.backend.engine.messages import Runner
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Report = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all); 0 steps in all means unknown."""
+
+Quantize = Literal["auto", "none", "fp16", "int8", "q4"]
 
 _MAX_PAGE_SIZE = 128
 
@@ -40,7 +42,7 @@ class FolderSource:
     model: str | os.PathLike[str]
     device: str = "auto"
     dtype: str = "auto"
-    quantize: Literal["auto", "none", "fp16"] = "auto"
+    quantize: Quantize = "auto"
     kv_tokens: int | None = None
     page_size: int | None = None
 
@@ -49,7 +51,7 @@ class FolderSource:
             raise TypeError(f"model must be a name, a folder or a GGUF file, not {self.model!r}")
         _check_one_of("device", self.device, ("auto", "cpu"))
         _check_one_of("dtype", self.dtype, ("auto", "float32"))
-        _check_one_of("quantize", self.quantize, ("auto", "none", "fp16"))
+        _check_one_of("quantize", self.quantize, get_args(Quantize))
         check_count("kv_tokens", self.kv_tokens)
         check_count("page_size", self.page_size)
         size = self.page_size

@@ -161,3 +161,15 @@ def test_the_raw_door_tokenises_as_transformers(local, smol_tokenizer):
     assert completion.usage.prompt_tokens == len(smol_tokenizer("The capital of France is").input_ids)
     assert completion.text == smol_tokenizer.decode(completion.tokens)
     assert completion.text.startswith(" Paris")
+
+
+@pytest.mark.parametrize("quantize", ["int8", "q4"])
+def test_a_precision_that_was_asked_for_answers_and_keeps_its_bits(model_dir, quantize: str) -> None:
+    prompts = ["One, two, three,", "One, two, three, four, five,"]
+    sampling = Sampling(max_tokens=6, temperature=0, logprobs=0)
+    with Local(model_dir, quantize=quantize, kv_tokens=2048) as local:
+        together = local.generate(prompts, sampling)
+        local.flush_cache()
+        alone = [local.generate([prompt], sampling)[0] for prompt in prompts]
+    assert [one.tokens for one in alone] == [one.tokens for one in together]
+    assert alone[0].text.startswith(" four")
