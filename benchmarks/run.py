@@ -136,7 +136,7 @@ def main() -> None:
     print(harness.HEADER)
     bench = harness.bench_for(f"forktree {args.quantize}", args)
     with ft.Local(quantize=args.quantize) as local:
-        ft.use(local)
+        ft.use(local.load())
         for name in args.workloads.split(","):
             WORKLOADS[name](bench, local)
     harness.write_json(args.json, bench.rows)
