@@ -49,8 +49,8 @@ def attend(
     num_pages, _, kv_heads, _ = k_pages.shape
     if q_heads % kv_heads:
         raise ShapeError(f"q_heads must be a multiple of the {kv_heads} kv_heads, not {q_heads}")
-    if plan.max_page >= num_pages:
-        raise ShapeError(f"page ids must be below {num_pages}, not {plan.max_page}")
+    if plan.max_slot >= num_pages * plan.page_size:
+        raise ShapeError(f"page ids must be below {num_pages}, not {plan.max_slot // plan.page_size}")
     if native is None:
         return _reference(q * scale, k_pages, v_pages, plan)
     return _native(q, k_pages, v_pages, plan, scale, native)
@@ -73,6 +73,7 @@ def _native(
         stats.data_ptr(),
         plan.item_page_start.data_ptr(),
         plan.item_pages.data_ptr(),
+        plan.item_unit.data_ptr(),
         plan.item_start.data_ptr(),
         plan.entry_row.data_ptr(),
         plan.entry_count.data_ptr(),
@@ -83,7 +84,6 @@ def _native(
         q_heads,
         k_pages.shape[2],
         head_dim,
-        plan.page_size,
         plan.split,
         scale,
         native.num_threads,
@@ -120,10 +120,10 @@ def _entries(plan: AttentionPlan) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     order = torch.argsort(plan.entry_pair)
     item_of_entry = torch.repeat_interleave(torch.arange(plan.num_items), plan.item_start.diff().long())
     counts, rows, item = plan.entry_count[order].long(), plan.entry_row[order].long(), item_of_entry[order]
-    offset = torch.arange(plan.split)
-    page_at = plan.item_page_start[item].long().unsqueeze(1) + (offset // plan.page_size)
+    offset, unit = torch.arange(plan.split), plan.item_unit[item].long().unsqueeze(1)
+    page_at = plan.item_page_start[item].long().unsqueeze(1) + offset // unit
     pages = plan.item_pages[page_at.clamp_max(plan.item_pages.numel() - 1)].long()
-    return pages * plan.page_size + offset % plan.page_size, counts, rows
+    return pages * unit + offset % unit, counts, rows
 
 
 def _gather(pages: torch.Tensor, slots: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:

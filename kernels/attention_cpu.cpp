@@ -9,7 +9,7 @@ namespace {
 constexpr int BLOCK = 4;  // queries in registers at once: BLOCK × 4 accumulators, 4 loads, 1 broadcast
 
 struct Shape {
-    int64_t q_heads, kv_heads, head_dim, padded_dim, page_size, split;
+    int64_t q_heads, kv_heads, head_dim, padded_dim, split;
 };
 
 #if defined(__has_builtin)
@@ -175,12 +175,12 @@ extern "C" {
 
 // Plan arrays are those of AttentionPlan; `partial` is [pairs, q_heads, padded_dim], `stats` [pairs, q_heads, 2].
 void ft_attend(const float* q, const float* k_pages, const float* v_pages, float* out, float* partial, float* stats,
-               const int32_t* item_page_start, const int32_t* item_pages, const int32_t* item_start,
-               const int32_t* entry_row, const int32_t* entry_count, const int32_t* entry_pair,
-               const int32_t* row_pair_start, int64_t items, int64_t rows, int64_t q_heads, int64_t kv_heads,
-               int64_t head_dim, int64_t page_size, int64_t split, float scale, int32_t threads) {
+               const int32_t* item_page_start, const int32_t* item_pages, const int32_t* item_unit,
+               const int32_t* item_start, const int32_t* entry_row, const int32_t* entry_count,
+               const int32_t* entry_pair, const int32_t* row_pair_start, int64_t items, int64_t rows, int64_t q_heads,
+               int64_t kv_heads, int64_t head_dim, int64_t split, float scale, int32_t threads) {
     const int64_t padded = (head_dim + LANES - 1) / LANES * LANES;
-    const Shape s{q_heads, kv_heads, head_dim, padded, page_size, split};
+    const Shape s{q_heads, kv_heads, head_dim, padded, split};
     const int64_t group = q_heads / kv_heads;
     const int64_t token_stride = kv_heads * head_dim;
 #pragma omp parallel num_threads(threads)
@@ -201,9 +201,10 @@ void ft_attend(const float* q, const float* k_pages, const float* v_pages, float
             for (int32_t e = first; e < last; e++)
                 if (entry_count[e] > count) count = entry_count[e];
             const int32_t* pages = item_pages + item_page_start[item];
+            const int64_t unit = item_unit[item];
             for (int64_t t = 0, page = 0; t < count; page++)
-                for (int64_t offset = 0; offset < page_size && t < count; offset++, t++) {
-                    int64_t at = ((int64_t)pages[page] * page_size + offset) * token_stride + head * head_dim;
+                for (int64_t offset = 0; offset < unit && t < count; offset++, t++) {
+                    int64_t at = ((int64_t)pages[page] * unit + offset) * token_stride + head * head_dim;
                     keys[t] = k_pages + at;
                     values[t] = v_pages + at;
                 }

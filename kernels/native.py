@@ -40,7 +40,7 @@ _NAME = "kernels.so"
 _F, _P = ctypes.c_float, ctypes.c_void_p
 _I, _N = ctypes.c_int64, ctypes.c_int32
 _SIGNATURES: dict[str, tuple[type, ...]] = {
-    "ft_attend": (*[_P] * 13, *[_I] * 7, _F, _N),
+    "ft_attend": (*[_P] * 14, *[_I] * 6, _F, _N),
     "ft_rms_norm": (*[_P] * 4, _I, _I, _F, _N),
     "ft_rotate_and_write": (*[_P] * 7, _F, *[_P] * 3, *[_I] * 4, _N),
     "ft_silu_mul": (_P, _P, _I, _I, _N),

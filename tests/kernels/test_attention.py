@@ -13,6 +13,7 @@ from paged import Pool, make_pool
 from forktree.kernels.attention import attend, plan_attention
 from forktree.kernels.checks import ShapeError
 from forktree.kernels.native import Native
+from forktree.kernels.token_tree import TokenTree
 
 SHAPES = [  # q_heads, kv_heads, head_dim, page_size
     (9, 3, 64, 16),
@@ -64,6 +65,51 @@ def test_a_row_has_the_same_bits_alone_in_a_chunk_and_among_sharers(data: st.Dat
     for i, (seq, position) in enumerate(rows):
         alone = run(pool, q[i : i + 1].clone(), [seq], [position], path)
         assert torch.equal(alone[0], together[i]), (seq, position)
+
+
+@given(data=st.data())
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_row_of_a_tree_has_the_bits_of_its_branch_as_a_sequence(data: st.DataObject, path: Native | None) -> None:
+    """The tree's tokens lie in any order of branches; each branch is laid out once more in pages of its own."""
+    q_heads, kv_heads, head_dim, page_size = data.draw(st.sampled_from(SHAPES[:4]))
+    root = data.draw(st.one_of(st.integers(1, 40), st.integers(125, 131)))
+    tree = TokenTree(root, draw_parents(data, root, data.draw(st.integers(1, 30))))
+    pool = make_pool([root + len(tree.parents)], page_size=page_size, kv_heads=kv_heads, head_dim=head_dim)
+    first = data.draw(st.integers(root, root + len(tree.parents) - 1))
+    places = list(range(first, root + len(tree.parents)))
+    ways = [[*range(root), *tree.path_to(place)] for place in places]
+    q = queries(1 + len(places), q_heads, head_dim)
+    plan = plan_attention(
+        pool.tables,
+        [0] * (1 + len(places)),
+        [root - 1, *(len(way) - 1 for way in ways)],
+        page_size,
+        trees={0: tree},
+        places=dict(enumerate(places, 1)),
+    )
+    together = attend(q, pool.k, pool.v, plan, scale=head_dim**-0.5, native=path)
+    for row, way in enumerate(ways, 1):
+        alone = make_pool([len(way)], page_size=page_size, kv_heads=kv_heads, head_dim=head_dim)
+        for position, place in enumerate(way):
+            at, came = slot(alone, position), slot(pool, place)
+            alone.k[at], alone.v[at] = pool.k[came], pool.v[came]
+        expected = run(alone, q[row : row + 1].clone(), [0], [len(way) - 1], path)
+        assert torch.equal(expected[0], together[row]), (way, row)
+
+
+def draw_parents(data: st.DataObject, root: int, num: int) -> list[int]:
+    """Depth first: each token follows the one before or one that that one follows."""
+    parents: list[int] = []
+    way = [root - 1]
+    for place in range(root, root + num):
+        del way[max(1, len(way) - data.draw(st.sampled_from([0, 0, 0, 1, 2, 9]))) :]
+        parents.append(way[-1])
+        way.append(place)
+    return parents
+
+
+def slot(pool: Pool, place: int) -> tuple[int, int]:
+    return pool.tables[0][place // pool.page_size], place % pool.page_size
 
 
 def test_the_page_size_changes_no_bit(path: Native | None) -> None:
