@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from forktree.backend.grammar.alphabet import alphabet_of
 from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.counting import clipped
+from forktree.backend.grammar.forced import ForcedRuns
 from forktree.backend.grammar.reach import finishable
 from forktree.backend.grammar.terms import Term
 from forktree.backend.grammar.trie import Ints, Trie
@@ -41,6 +42,7 @@ class Masks:
         cut = automaton if alphabet.spells(automaton) else alphabet.cut(automaton)
         self.automaton = automaton = cut or automaton
         self.trie = trie
+        self.forced = ForcedRuns(self)
         self._masks: OrderedDict[Term, Mask] = OrderedDict()
         self._capacity = max(16, MAX_MASK_BYTES // (4 * self.num_words))
         self._rows = _Rows(automaton)
@@ -183,9 +185,10 @@ class _Rows:
 
     def _collect_few(self, trie: Trie, pending: list[tuple[int, int]], alive: list[Ints]) -> None:
         found: list[int] = []
+        firsts, counts = trie.child_spans
         while pending:
             node, state = pending.pop()
-            first, count = trie.child_spans[node]
+            first, count = firsts[node], counts[node]
             if count > _FEW:
                 self._collect(trie, np.array([node], dtype=np.int32), np.array([state], dtype=np.int32), alive)
             elif count:
