@@ -54,6 +54,8 @@ class Fake:
         if isinstance(script, str):
             raise BackendError("Fake takes a list of answers, a dict or a function, not one text; write [text]")
         self._answer = _answerer(script)
+        # A function may wait for what the program does next, and a subclass may have another `stream`.
+        self._is_at_hand = not callable(script) and type(self) is Fake
         self._capabilities = replace(_CAPABILITIES, tokens=token_ids)
         self._closed = False
         self._held: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -92,18 +94,27 @@ class Fake:
     async def stream(self, request: protocol.GenerateRequest) -> AsyncIterator[protocol.Delta | protocol.Completion]:
         """The scripted answer, a token a delta."""
         try:
-            answer = await self._arrive(request)
-            text, reason, stop = _cut(_text_of(answer), request.sampling)
-            is_complete = request.constraint is None or _accepts(request.constraint, text)
-            if not is_complete and reason != "length":
-                raise BackendError(f"the script answers {request.name!r} with {text!r}, which its constraint forbids")
-            tokens = _TOKEN.findall(text)
-            for token in tokens:
-                yield protocol.Delta(token)
+            *deltas, completion = self._events(request, await self._arrive(request))
+            for delta in deltas:
+                yield delta
         except (asyncio.CancelledError, GeneratorExit):
             self.num_cancelled += 1
             raise
-        yield protocol.Completion(
+        yield completion
+
+    def answer_at_hand(self, request: protocol.GenerateRequest) -> list[protocol.Delta | protocol.Completion] | None:
+        """The scripted answer where the script is data and nothing is held: see `protocol.AtHand`."""
+        if not self._is_at_hand or self._is_holding or self._closed:
+            return None
+        return self._events(request, self._ask(request))
+
+    def _events(self, request: protocol.GenerateRequest, answer: Any) -> list[protocol.Delta | protocol.Completion]:
+        text, reason, stop = _cut(_text_of(answer), request.sampling)
+        is_complete = request.constraint is None or _accepts(request.constraint, text)
+        if not is_complete and reason != "length":
+            raise BackendError(f"the script answers {request.name!r} with {text!r}, which its constraint forbids")
+        tokens = _TOKEN.findall(text)
+        completion = protocol.Completion(
             segment=protocol.Generated(text, tuple(map(_id_of, tokens)) if self._capabilities.tokens else ()),
             finish_reason=reason,
             is_complete=is_complete,
@@ -111,6 +122,7 @@ class Fake:
             usage=protocol.Usage(_count_prompt(request.branch), 0, len(tokens)),
             logprobs=_logprobs(tokens, request.sampling),
         )
+        return [*map(protocol.Delta, tokens), completion]
 
     async def score(self, request: protocol.ScoreRequest) -> protocol.ScoreResult:
         """The scripted option is certain but for a hundredth a token; a dict of log-probabilities is taken as is."""
@@ -139,10 +151,7 @@ class Fake:
 
     async def _arrive(self, request: Request) -> Any:
         """Count the request, wait while held, and ask the script."""
-        if self._keep_requests:
-            self.requests.append(request)
-        self.num_requests += 1
-        number = self.num_requests
+        number = self._count(request)
         if self._is_holding:
             await self._wait_for_release()
         if self._closed:
@@ -150,9 +159,18 @@ class Fake:
         answer = self._answer(request, number)
         if inspect.isawaitable(answer):
             answer = await answer
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
+        return _raised(answer)
+
+    def _ask(self, request: Request) -> Any:
+        """The same for a script of data that is not held."""
+        return _raised(self._answer(request, self._count(request)))
+
+    def _count(self, request: Request) -> int:
+        with self._lock:
+            if self._keep_requests:
+                self.requests.append(request)
+            self.num_requests += 1
+            return self.num_requests
 
     async def _wait_for_release(self) -> None:
         loop = asyncio.get_running_loop()
@@ -162,6 +180,13 @@ class Fake:
                 return
             self._held.append((loop, future))
         await future
+
+
+def _raised(answer: Any) -> Any:
+    """The answer; one that is an error is raised."""
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 def _finish(future: asyncio.Future[None]) -> None:

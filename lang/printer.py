@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from forktree.lang import ir
 from forktree.lang.constraints import ChoicesSpec, GrammarSpec, RegexSpec, SchemaSpec, SubstringSpec
+from forktree.lang.sampling import Sampling
 from forktree.lang.types import Output
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ _MAX_TEXT = 400
 
 def print_program(program: Program, *, sources: bool = False) -> str:
     """See the module. Texts longer than 400 characters are shown by their ends; equality never looks here."""
-    header = f"program {program.name}({', '.join(program.parameters)})"
+    settings = " ".join(_given(program.sampling)) if program.sampling is not None else ""
+    header = f"program {program.name}({', '.join(program.parameters)}){' with ' + settings if settings else ''}"
     body = [_TAB + line for line in _Printer(program, sources).branch_lines(0)]
     if program.returns is not None:
         body.append(f"{_TAB}return {_show_data(program.returns, 0)}")
@@ -169,15 +171,20 @@ def _show_gen(node: ir.Gen) -> str:
     parts = [f"gen{_name(node.name)}"]
     if node.output is not None:
         parts[0] += f": {_show_output(node.output)}"
-    for given in fields(node.sampling):
-        value = getattr(node.sampling, given.name)
-        if value is not None:
-            parts.append(f"{given.name}={value!r}")
+    parts += _given(node.sampling)
     if node.on_budget != "cut":
         parts.append(f"on_budget={node.on_budget}")
     if not node.heal:
         parts.append("heal=False")
     return " ".join(parts)
+
+
+def _given(sampling: Sampling) -> Iterator[str]:
+    """What the sampling says, as it would be written."""
+    for each in fields(sampling):
+        value = getattr(sampling, each.name)
+        if value is not None:
+            yield f"{each.name}={value!r}"
 
 
 def _show_output(output: Output) -> str:

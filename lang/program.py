@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 
 from forktree.lang import ir
 from forktree.lang.printer import print_program
+from forktree.lang.sampling import Sampling
 from forktree.lang.serial import program_from_json, program_to_json
 
 
@@ -27,18 +28,32 @@ TRUNK = 0
 
 
 @dataclass(frozen=True, slots=True)
+class Speculation:
+    """Generations in a row are asked for in one call, on backends without token ids.
+
+    `max_tokens`: most tokens of one call; None is the budgets of its generations together.
+    """
+
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """A recorded or traced program.
 
     Attributes:
         parameters: names of the arguments that it still needs; empty for a recorded run.
         returns: what the body returned: plain data, with nodes where the value is known only after a run.
+        sampling: what its generations use where they say nothing.
+        speculation: how it is asked for; no part of what it does, so equality does not look at it.
     """
 
     name: str
     parameters: tuple[str, ...] = ()
     ops: tuple[Op, ...] = ()
     returns: object = field(default=None)
+    sampling: Sampling | None = None
+    speculation: Speculation | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return print_program(self)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from typing import overload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +67,30 @@ class Sampling:
 
     def over(self, defaults: Sampling) -> Sampling:
         """These parameters, with those not given taken from `defaults`."""
-        missing = {f.name: getattr(defaults, f.name) for f in fields(self) if getattr(self, f.name) is None}
-        return replace(self, **missing)
+        return _over(self, defaults)
+
+
+@functools.lru_cache(1024)  # the same few pairs come for every row of a batch
+def _over(given: Sampling, defaults: Sampling) -> Sampling:
+    missing = {f.name: getattr(defaults, f.name) for f in fields(given) if getattr(given, f.name) is None}
+    return replace(given, **missing)
+
+
+@overload
+def seeded_for(sampling: Sampling, kind: str, index: int) -> Sampling: ...
+@overload
+def seeded_for(sampling: None, kind: str, index: int) -> None: ...
+@overload
+def seeded_for(sampling: Sampling | None, kind: str, index: int) -> Sampling | None: ...
+def seeded_for(sampling: Sampling | None, kind: str, index: int) -> Sampling | None:
+    """The same, with a seed of its own for the `index`-th row, branch or call; unchanged where there is no seed.
+
+    A draw is a function of the seed and the position, so two that share a seed and a prompt draw the same.
+    """
+    if sampling is None or sampling.seed is None:
+        return sampling
+    digest = hashlib.blake2b(f"{sampling.seed}/{kind}/{index}".encode(), digest_size=8).digest()
+    return replace(sampling, seed=int.from_bytes(digest, "big") >> 11)  # 53 bits: JSON carries it exactly
 
 
 _RANGES: tuple[tuple[str, float, float], ...] = (

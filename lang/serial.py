@@ -18,7 +18,7 @@ from forktree.lang.sampling import Sampling
 from forktree.lang.types import Output
 
 if TYPE_CHECKING:
-    from forktree.lang.program import Program
+    from forktree.lang.program import Program, Speculation
 
 ProgramT = TypeVar("ProgramT", bound="Program")
 
@@ -64,12 +64,16 @@ def program_to_json(program: Program) -> str:
         "ops": [{"on": op.branch, **encode_node(op.node)} for op in program.ops],
         "returns": encode_data(program.returns),
     }
+    if program.sampling is not None:
+        document["sampling"] = _given(program.sampling)
+    if program.speculation is not None:
+        document["speculation"] = _given(program.speculation)
     return json.dumps(document, ensure_ascii=False, indent=1)
 
 
 def program_from_json(text: str, cls: type[ProgramT]) -> ProgramT:
     """The inverse. Raises LanguageError when the text is not a program."""
-    from forktree.lang.program import Op
+    from forktree.lang.program import Op, Speculation
 
     try:
         document = json.loads(text)
@@ -85,8 +89,11 @@ def program_from_json(text: str, cls: type[ProgramT]) -> ProgramT:
                 raise LanguageError(f"a branch is a number from 0 on, not {branch!r}")
             ops.append(Op(branch, decode_node({key: value for key, value in item.items() if key != "on"})))
         parameters = tuple(map(str, document["parameters"]))
-        return cls(str(document["name"]), parameters, tuple(ops), decode_data(document["returns"]))
-    except (KeyError, TypeError, AttributeError) as error:
+        returns = decode_data(document["returns"])
+        sampling = Sampling(**document["sampling"]) if "sampling" in document else None
+        speculation = Speculation(**document["speculation"]) if "speculation" in document else None
+        return cls(str(document["name"]), parameters, tuple(ops), returns, sampling, speculation)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise LanguageError(f"this JSON is not a program: {type(error).__name__}: {error}") from error
 
 
@@ -107,11 +114,16 @@ def _encode_field(name: str, value: Any) -> Any:
         case ir.Source():
             return [value.file, value.line]
         case Sampling():
-            given = {item.name: getattr(value, item.name) for item in fields(value)}
-            return {key: item for key, item in given.items() if item is not None}
+            return _given(value)
         case Output():
             return {"spec": _encode_spec(value.spec), "kind": value.kind, "label": value.label}
     return list(value) if name in ("options", "branches", "path") else encode_data(value)
+
+
+def _given(settings: Sampling | Speculation) -> dict[str, Any]:
+    """The fields that are not left to a default."""
+    values = {item.name: getattr(settings, item.name) for item in fields(settings)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _encode_spec(spec: constraints.ConstraintSpec) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 Appending works in program order: names are bound when the program appends, so `s["x"]` always means the newest
 `x` that the program wrote, ready or not. The work itself queues up behind what the branch still waits for and
-is carried out by one task at a time on the loop; while nothing is pending, text goes straight onto the branch
-in the caller's thread.
+is carried out by one task at a time on the loop; while nothing is pending, text and answers that are at hand
+go straight onto the branch in the caller's thread.
 
 Who owns what, between two appends:
 
     program's thread   appends to `queue`, binds `names`, tracks `role`
-    drain task         takes from `queue`, moves `tip`, sets values         (only while `is_active`)
+    whoever drains     takes from `queue`, moves `tip`, sets values         (only while `is_active`)
+
+One thread or task drains at a time: the one that set `is_active`, until it finds the queue empty or hands over.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 from forktree.lang import ir
 from forktree.lang.errors import LanguageError, RunCancelledError
 from forktree.lang.program import Op
+from forktree.lang.sampling import seeded_for
 from forktree.lang.verify import clash_message, next_role
 from forktree.runtime import interpreter, protocol
 from forktree.runtime.data import value_of_data
@@ -59,6 +62,7 @@ class Cursor:
         "queue",
         "role",
         "run",
+        "sampling",
         "scopes",
         "task",
         "tip",
@@ -67,6 +71,7 @@ class Cursor:
 
     def __init__(self, run: Run, branch_id: int, names: dict[str, Value], role: str | None) -> None:
         self.run = run
+        self.sampling = run.sampling  # with a seed: a forked branch has one of its own
         self.id = branch_id
         self.names = names
         self.own: dict[str, Value] = {}
@@ -103,8 +108,13 @@ class Cursor:
             try:
                 for node in nodes:
                     self._enqueue(node)
-            finally:
+            except BaseException:
                 self._start()
+                raise
+            if not self._take_over():
+                self._start()
+                return
+        self._go_on_here()
 
     def assign(self, name: str, data: Any, source: ir.Source | None) -> None:
         """Set a variable: what is read from here on is `data`, whatever was pending under the name."""
@@ -122,7 +132,8 @@ class Cursor:
             self.run.recorder.add(self.id, ir.Fork(ids, on_error, source))
             base = self._tip_value(mark=True)
             children = [Cursor(self.run, branch_id, dict(self.names), self.role) for branch_id in ids]
-            for child in children:
+            for index, child in enumerate(children, len(self.forks)):
+                child.sampling = seeded_for(self.sampling, "branch", index)
                 child._begin_at(base)
                 if on_error == "cancel" and count > 1:
                     child.group = tuple(children)
@@ -252,6 +263,51 @@ class Cursor:
         """Nothing is pending: whoever holds the lock may move the tip."""
         return not self.is_active and not self.queue and not self.held and self.base is None
 
+    # In the program's thread, where nothing has to be waited for
+
+    def _take_over(self) -> bool:
+        """Does the caller's thread drain the queue, as far as answers are at hand? The lock is held."""
+        if not self.queue or self.is_active or self.base is not None or self.run.at_hand is None:
+            return False
+        self.is_active = True
+        self.run.enter()
+        return True
+
+    def _go_on_here(self) -> None:
+        """Carry out the queue up to the first step that has to wait; the loop goes on from there."""
+        while True:
+            with self.run.lock:
+                if not self.queue:
+                    self._stop_draining()
+                    break
+                node, value = self.queue.popleft()
+            try:
+                if not interpreter.carry_out_now(self, node, value):
+                    self._hand_over(node, value)
+                    return
+            except Exception as error:
+                self.fail(Failure(error), value)
+            except BaseException as error:  # an interrupt of the program's own thread
+                self.fail(Failure(error), value)
+                self._hand_over()
+                raise
+        self.feed.wake()
+        self.run.leave()
+
+    def _hand_over(self, *step: Any) -> None:
+        """The loop drains from here on, the step that has to wait first."""
+        with self.run.lock:
+            if step and self.failure is None:
+                self.queue.appendleft(step)
+        if step and self.failure is not None and step[1] is not None and not isinstance(step[0], ir.Variable):
+            step[1].fail(self.failure)  # the branch was cancelled meanwhile
+        self.run.schedule(self)
+
+    def _stop_draining(self) -> None:
+        self.is_active = False
+        self.task = None
+        self._cancelling = None
+
     # The drain task's side
 
     async def drain(self) -> None:
@@ -262,7 +318,8 @@ class Cursor:
                 self._is_working = True
                 if self.base is not None:
                     await self._reach_base()
-                await interpreter.carry_out(self, node, value)
+                if not interpreter.carry_out_now(self, node, value):
+                    await interpreter.carry_out(self, node, value)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 assert task is not None
@@ -277,9 +334,7 @@ class Cursor:
         with self.run.lock:
             if self.queue:
                 return self.queue.popleft()
-            self.is_active = False
-            self.task = None
-            self._cancelling = None
+            self._stop_draining()
         self.feed.wake()
         self.run.leave()
         return None

@@ -5,35 +5,36 @@ from __future__ import annotations
 import functools
 import inspect
 import pickle
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from forktree.lang import ir
 from forktree.lang.errors import LanguageError
+from forktree.lang.program import Speculation
 from forktree.lang.sampling import Sampling
 from forktree.runtime.bodies import Body, call_on, launch, run_here
 from forktree.runtime.cursor import Cursor
 from forktree.runtime.defaults import NoBackend, get_defaults
 from forktree.runtime.executor import Executor, get_executor
+from forktree.runtime.mappable import Mappable
 from forktree.runtime.options import Options
 from forktree.runtime.ported import DEFAULT_MAX_TOKENS, SAMPLING_KEYWORDS, is_ported, run_batch, sampling_of
 from forktree.runtime.protocol import Backend
 from forktree.runtime.references import global_of, load_global
 from forktree.runtime.run import Run, current_scope
-from forktree.runtime.speculation import Speculation
 from forktree.runtime.state import State
 from forktree.runtime.values import wait_on_loop
 
 if TYPE_CHECKING:
-    from forktree.runtime.map import AnyJournal, Result, Row
+    from forktree.runtime.map import Row
     from forktree.runtime.plan import Plan, Prices
     from forktree.runtime.programs import Program
 
 _RUN_OPTIONS = ("backend", "sampling", "seed")
 
 
-class Function:
+class Function(Mappable):
     """A program. Made by `@function`; immutable, so it may be shared by threads.
 
     A function inside a class is a method: the instance comes first, the state second.
@@ -143,7 +144,7 @@ class Function:
         executor = get_executor()
         if executor.is_loop_thread:
             raise LanguageError(f"{self.name}.run() would block the loop here: await {self.name}.arun()")
-        run, kwargs = self._new_run(executor, kwargs)
+        run, kwargs = self._new_run(executor, kwargs, self._options)
         state = State(run.cursors[0])
         try:
             if self._is_async:
@@ -165,7 +166,7 @@ class Function:
 
     async def arun(self, *args: Any, **kwargs: Any) -> State:
         """As `run`, awaited, in any event loop. Cancelling the awaiting task cancels the run."""
-        run, state = self._start(args, kwargs, is_outside=False)
+        run, state = self._start(args, kwargs, self._options, _leave_alone)
         try:
             if not run.is_settled:
                 await wait_on_loop(run.on_settled)
@@ -181,7 +182,8 @@ class Function:
         Raises:
             TypeError: arguments that do not fit, before any request.
         """
-        return self._start(args, kwargs, is_outside=True)[1]
+        run, _ = self._start(args, kwargs, self._options, _leave_alone)
+        return State(run.cursors[0], is_outside=True)
 
     def trace(self, *args: Any, **kwargs: Any) -> Program:
         """The program as data: given arguments (and defaults) are constants, missing ones stay open.
@@ -215,70 +217,6 @@ class Function:
 
         return explain(self, rows, backend or self._options.backend or get_defaults().backend(), prices, max_context)
 
-    def map(
-        self,
-        rows: Iterable[Row],
-        *,
-        concurrency: int | None = None,
-        progress: bool = False,
-        journal: AnyJournal = None,
-        on_error: Literal["return", "raise"] = "return",
-        ordered: bool = True,
-    ) -> list[Result]:
-        """Run once for each row (a dict of arguments, or a tuple); results in the order of the rows.
-
-        See `forktree.runtime.map`.
-        """
-        from forktree.runtime.map import run_map
-
-        return run_map(self, rows, concurrency, progress, journal, on_error, ordered)
-
-    def imap(
-        self,
-        rows: Iterable[Row],
-        *,
-        concurrency: int | None = None,
-        progress: bool = False,
-        journal: AnyJournal = None,
-        on_error: Literal["return", "raise"] = "return",
-        ordered: bool = True,
-    ) -> Iterator[Result]:
-        """As `map`, one result after another with bounded memory; `ordered=False` yields them as completed."""
-        from forktree.runtime.map import iterate_map
-
-        return iterate_map(self, rows, concurrency, progress, journal, on_error, ordered)
-
-    async def amap(
-        self,
-        rows: Iterable[Row],
-        *,
-        concurrency: int | None = None,
-        progress: bool = False,
-        journal: AnyJournal = None,
-        on_error: Literal["return", "raise"] = "return",
-        ordered: bool = True,
-    ) -> list[Result]:
-        """As `map`, awaited."""
-        from forktree.runtime.map import iterate_map_async
-
-        results = iterate_map_async(self, rows, concurrency, progress, journal, on_error, ordered)
-        return [result async for result in results]
-
-    def aimap(
-        self,
-        rows: Iterable[Row],
-        *,
-        concurrency: int | None = None,
-        progress: bool = False,
-        journal: AnyJournal = None,
-        on_error: Literal["return", "raise"] = "return",
-        ordered: bool = True,
-    ) -> AsyncIterator[Result]:
-        """As `imap`, for `async for`."""
-        from forktree.runtime.map import iterate_map_async
-
-        return iterate_map_async(self, rows, concurrency, progress, journal, on_error, ordered)
-
     def run_batch(
         self,
         batch_kwargs: Iterable[Row],
@@ -300,9 +238,10 @@ class Function:
         settled = self.using(backend=backend, sampling=sampling_of({"max_new_tokens": max_new_tokens, **sampling}))
         return run_batch(settled, batch_kwargs, num_threads, progress_bar, generator_style)
 
-    def idle_run(self) -> Run:
-        """A run whose body has not begun and that has no branch yet."""
-        return Run(get_executor(), self._options.backend or NoBackend(), self._options.sampling, self.name)
+    def idle_run(self, index: int) -> Run:
+        """See `Mappable`."""
+        options = self._options.of_row(index)
+        return Run(get_executor(), options.backend or NoBackend(), options.sampling, self.name)
 
     def fingerprint(self) -> str:
         """A checksum of the body and what it names, of what is bound to it and of its sampling."""
@@ -312,7 +251,7 @@ class Function:
 
     def failed_run(self, error: BaseException) -> Run:
         """A run that ended with `error` before its body began."""
-        run, _ = self._new_run(get_executor(), {})
+        run, _ = self._new_run(get_executor(), {}, self._options)
         run.fail_body(error)
         return run
 
@@ -332,39 +271,29 @@ class Function:
 
     # How a run begins
 
-    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None]) -> tuple[Run, State]:
-        """Start a run of its own and return at once; for `map` and others that look after many.
-
-        `adopt` is given the run before anything of it goes on.
-        """
-        return self._start(args, kwargs, is_outside=False, adopt=adopt)
+    def start(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None], index: int
+    ) -> tuple[Run, State]:
+        """See `Mappable`."""
+        return self._start(args, kwargs, self._options.of_row(index), adopt)
 
     def _start(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        is_outside: bool,
-        adopt: Callable[[Run], None] | None = None,
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], defaults: Options, adopt: Callable[[Run], None]
     ) -> tuple[Run, State]:
         executor = get_executor()
-        run, kwargs = self._new_run(executor, kwargs)
+        run, kwargs = self._new_run(executor, kwargs, defaults)
         self._body.check(args, kwargs)
-        if adopt is not None:
-            adopt(run)
+        adopt(run)
         state = State(run.cursors[0])
         is_nested = current_scope.get() is not None
         submit = executor.bodies.submit_nested if is_nested else executor.bodies.submit
         launch(self._body, run, state, args, kwargs, submit)
-        return run, State(run.cursors[0], is_outside=True) if is_outside else state
+        return run, state
 
     def start_nested(self, parent: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State:
         """Start on a fresh branch of the caller's record; a synchronous body that finds no thread runs here."""
         executor = parent.executor
-        arguments, options = self._split(kwargs)
-        options = replace(
-            options, backend=options.backend or parent.backend, sampling=options.sampling or parent.sampling
-        )
+        arguments, options = self._split(kwargs, self._options.within(parent.sampling, len(parent.children)))
         self._body.check(args, arguments)
         source = ir.caller_source()
         with parent.lock:
@@ -389,20 +318,20 @@ class Function:
         self._body.check(args, arguments)
         return call_on(self._body, state, args, arguments)
 
-    def _new_run(self, executor: Executor, kwargs: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
-        arguments, options = self._split(kwargs)
+    def _new_run(self, executor: Executor, kwargs: dict[str, Any], defaults: Options) -> tuple[Run, dict[str, Any]]:
+        arguments, options = self._split(kwargs, defaults)
         backend = options.backend or get_defaults().backend()
         run = Run(executor, backend, options.sampling, self.name, speculation=options.speculation)
         Cursor(run, 0, {}, None)
         return run, arguments
 
-    def _split(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], Options]:
+    def _split(self, kwargs: dict[str, Any], defaults: Options) -> tuple[dict[str, Any], Options]:
         """The program's arguments, and the options of the run."""
         if not self._bound and kwargs.keys() <= self._parameters:
-            return kwargs, self._options
+            return kwargs, defaults
         arguments = {**dict(self._bound), **kwargs}
         given = {key: arguments.pop(key, None) for key in _RUN_OPTIONS if key not in self._parameters}
-        options = self._options.over(given.get("backend"), given.get("sampling"), given.get("seed"))
+        options = defaults.over(given.get("backend"), given.get("sampling"), given.get("seed"))
         if not _takes_any_keyword(self._fn):
             ported = (arguments.keys() & SAMPLING_KEYWORDS) - self._parameters
             if ported:
@@ -427,6 +356,10 @@ class Function:
                 f"program {self._fn.__qualname__!r} cannot be pickled: it is not a global of {self._fn.__module__}"
             )
         return _rebuild, (self._fn.__module__, self._fn.__qualname__, self._options, self._bound, self._receiver)
+
+
+def _leave_alone(run: Run) -> None:
+    """Nobody looks after this run but the state's reader."""
 
 
 def _rebuild(

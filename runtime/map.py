@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from forktree.lang.errors import LanguageError
 from forktree.runtime.executor import MAX_BODY_THREADS, get_executor
@@ -21,6 +21,7 @@ from forktree.runtime.progress import ProgressBar
 from forktree.runtime.values import Callback
 
 if TYPE_CHECKING:
+    from forktree.runtime.mappable import Mappable
     from forktree.runtime.run import Run
     from forktree.runtime.state import State
 
@@ -42,6 +43,7 @@ class Result:
         value: what the body returned.
         error: what the row failed with, else None.
         replayed: it came from a journal, at no call.
+        seed: the row's own, where the map was given one: `run` with it draws what the row drew.
     """
 
     ok: bool
@@ -51,28 +53,36 @@ class Result:
     row: Row
     index: int
     replayed: bool = False
+    seed: int | None = None
 
 
-class Startable(Protocol):
-    """What can be mapped: a `@function`, or a `Program`."""
+@dataclass(frozen=True, slots=True)
+class MapOptions:
+    """How rows are run; see `Mappable.map` for what each means.
 
-    @property
-    def name(self) -> str: ...
+    Raises:
+        ValueError: a concurrency under one.
+        LanguageError: an unknown `on_error`.
+    """
 
-    @property
-    def is_async(self) -> bool: ...
+    concurrency: int | None = None
+    progress: bool = False
+    journal: AnyJournal = None
+    on_error: OnError = "return"
+    ordered: bool = True
 
-    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None]) -> tuple[Run, State]:
-        """Start a run and return at once; `adopt` is given the run before anything of it goes on."""
-        ...
+    def __post_init__(self) -> None:
+        limit = self.concurrency
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise ValueError(f"concurrency must be at least 1, not {limit!r}")
+        if self.on_error not in ("return", "raise"):
+            raise LanguageError(f'on_error must be "return" or "raise", not {self.on_error!r}')
 
-    def idle_run(self) -> Run:
-        """A run whose body has not begun, for a row that comes from a journal."""
-        ...
-
-    def fingerprint(self) -> str:
-        """A checksum that changes with the program."""
-        ...
+    def limit_for(self, program: Mappable) -> int:
+        """How many of the program's rows run at once."""
+        if self.concurrency is not None:
+            return self.concurrency
+        return _ASYNC_CONCURRENCY if program.is_async else MAX_BODY_THREADS
 
 
 class Batch:
@@ -80,7 +90,7 @@ class Batch:
 
     def __init__(
         self,
-        program: Startable,
+        program: Mappable,
         rows: Iterable[Row],
         concurrency: int,
         *,
@@ -118,14 +128,14 @@ class Batch:
         args, kwargs = _arguments(row, index)
         stored = None if self._journal is None else self._journal.find(index, row)
         if stored is not None:
-            self._waiting[index] = _replayed(self._program.idle_run(), stored, row, index)
+            self._waiting[index] = _replayed(self._program.idle_run(index), stored, row, index)
             return
 
         def adopt(run: Run) -> None:
             self._running[index] = run  # from here on an interrupt, whenever it comes, finds the run and stops it
 
         try:
-            run, state = self._program.start(args, kwargs, adopt)
+            run, state = self._program.start(args, kwargs, adopt, index)
         except Exception as error:
             self._running.pop(index, None)
             self._waiting[index] = Result(False, None, None, error, row, index)
@@ -210,39 +220,22 @@ def _replayed(run: Run, stored: tuple[str, str, str], row: Row, index: int) -> R
         state = restore_state(run, stored)
     except LanguageError as error:
         return Result(False, None, None, error, row, index, replayed=True)
-    return Result(True, state, run.body.get(), None, row, index, replayed=True)
+    return Result(True, state, run.body.get(), None, row, index, replayed=True, seed=run.seed)
 
 
 def _result_of(run: Run, state: State, row: Row, index: int) -> Result:
     try:
         run.raise_unhandled()
-        return Result(True, state, run.body.get(), None, row, index)
+        return Result(True, state, run.body.get(), None, row, index, seed=run.seed)
     except BaseException as error:
-        return Result(False, state, None, error, row, index)
+        return Result(False, state, None, error, row, index, seed=run.seed)
 
 
-def concurrency_of(program: Startable, concurrency: int | None) -> int:
-    """How many rows run at once. Raises ValueError for fewer than one."""
-    if concurrency is None:
-        return _ASYNC_CONCURRENCY if program.is_async else MAX_BODY_THREADS
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise ValueError(f"concurrency must be at least 1, not {concurrency!r}")
-    return concurrency
-
-
-def run_map(
-    program: Startable,
-    rows: Iterable[Row],
-    concurrency: int | None,
-    progress: bool,
-    journal: AnyJournal,
-    on_error: OnError,
-    ordered: bool,
-) -> list[Result]:
+def run_map(program: Mappable, rows: Iterable[Row], options: MapOptions) -> list[Result]:
     """All results. An interrupt (Ctrl-C) cancels what runs and carries what is done as `.results`."""
     results: list[Result] = []
     try:
-        for result in iterate_map(program, rows, concurrency, progress, journal, on_error, ordered):
+        for result in iterate_map(program, rows, options):
             results.append(result)
     except KeyboardInterrupt as interrupt:
         interrupt.results = results  # type: ignore[attr-defined]
@@ -251,63 +244,33 @@ def run_map(
     return results
 
 
-def iterate_map(
-    program: Startable,
-    rows: Iterable[Row],
-    concurrency: int | None,
-    progress: bool,
-    journal: AnyJournal,
-    on_error: OnError,
-    ordered: bool,
-) -> Iterator[Result]:
-    """Results one after another. Leaving the iteration cancels what still runs."""
-    _check_on_error(on_error)
-    limit = concurrency_of(program, concurrency)
-    _check_not_on_loop()
-    return _iterate(program, rows, limit, progress, journal, on_error, ordered)
+def iterate_map(program: Mappable, rows: Iterable[Row], options: MapOptions) -> Iterator[Result]:
+    """Results one after another. Leaving the iteration cancels what still runs.
+
+    Raises:
+        LanguageError: on the loop's thread, at once.
+    """
+    if get_executor().is_loop_thread:
+        raise LanguageError("map would block the loop here: await f.amap(...), or async for over f.aimap(...)")
+    return _iterate(program, rows, options)
 
 
-def _iterate(
-    program: Startable,
-    rows: Iterable[Row],
-    limit: int,
-    progress: bool,
-    journal: AnyJournal,
-    on_error: OnError,
-    ordered: bool,
-) -> Iterator[Result]:
+def _iterate(program: Mappable, rows: Iterable[Row], options: MapOptions) -> Iterator[Result]:
     finished = Mailbox()
-    kept = _open_journal(program, rows, journal)
-    batch = Batch(program, rows, limit, ordered=ordered, journal=kept, notify=finished.put)
-    try:
-        with _bar(program, rows, progress) as bar:
-            while True:
-                batch.fill()
-                if batch.is_over:
-                    break
-                if not batch.has_ready:
-                    batch.finish(finished.take())
-                for result in batch.ready():
-                    _advance(bar, result)
-                    yield _checked(result, on_error)
-    finally:
-        batch.cancel()
-        if kept is not None:
-            kept.close()
+    with _batch(program, rows, options, finished.put) as (batch, bar):
+        while True:
+            batch.fill()
+            if batch.is_over:
+                break
+            if not batch.has_ready:
+                batch.finish(finished.take())
+            for result in batch.ready():
+                _advance(bar, result)
+                yield _checked(result, options.on_error)
 
 
-async def iterate_map_async(
-    program: Startable,
-    rows: Iterable[Row],
-    concurrency: int | None,
-    progress: bool,
-    journal: AnyJournal,
-    on_error: OnError,
-    ordered: bool,
-) -> AsyncIterator[Result]:
+async def iterate_map_async(program: Mappable, rows: Iterable[Row], options: MapOptions) -> AsyncIterator[Result]:
     """As `iterate_map`, in any event loop."""
-    _check_on_error(on_error)
-    limit = concurrency_of(program, concurrency)
     loop = asyncio.get_running_loop()
     finished: asyncio.Queue[Result] = asyncio.Queue()
 
@@ -315,44 +278,43 @@ async def iterate_map_async(
         if not loop.is_closed():
             loop.call_soon_threadsafe(finished.put_nowait, result)
 
-    kept = _open_journal(program, rows, journal)
-    batch = Batch(program, rows, limit, ordered=ordered, journal=kept, notify=notify)
+    with _batch(program, rows, options, notify) as (batch, bar):
+        while True:
+            batch.fill()
+            if batch.is_over:
+                break
+            if not batch.has_ready:
+                batch.finish(await finished.get())
+            for result in batch.ready():
+                _advance(bar, result)
+                yield _checked(result, options.on_error)
+
+
+@contextlib.contextmanager
+def _batch(
+    program: Mappable, rows: Iterable[Row], options: MapOptions, notify: Callable[[Result], None]
+) -> Iterator[tuple[Batch, ProgressBar | None]]:
+    """The rows in flight, with their journal and bar; at the end, whatever it is, what still runs is stopped."""
+    kept = _open_journal(program, rows, options.journal)
+    batch = Batch(program, rows, options.limit_for(program), ordered=options.ordered, journal=kept, notify=notify)
     try:
-        with _bar(program, rows, progress) as bar:
-            while True:
-                batch.fill()
-                if batch.is_over:
-                    break
-                if not batch.has_ready:
-                    batch.finish(await finished.get())
-                for result in batch.ready():
-                    _advance(bar, result)
-                    yield _checked(result, on_error)
+        with _bar(program, rows, options.progress) as bar:
+            yield batch, bar
     finally:
         batch.cancel()
         if kept is not None:
             kept.close()
 
 
-def _open_journal(program: Startable, rows: Iterable[Row], journal: AnyJournal) -> JournalFile | None:
+def _open_journal(program: Mappable, rows: Iterable[Row], journal: AnyJournal) -> JournalFile | None:
     if journal is None:
         return None
     given = journal if isinstance(journal, Journal) else Journal(journal)
     return JournalFile(given, program.fingerprint(), fingerprint_rows(rows))
 
 
-def _check_not_on_loop() -> None:
-    if get_executor().is_loop_thread:
-        raise LanguageError("map would block the loop here: await f.amap(...), or async for over f.aimap(...)")
-
-
-def _check_on_error(on_error: str) -> None:
-    if on_error not in ("return", "raise"):
-        raise LanguageError(f'on_error must be "return" or "raise", not {on_error!r}')
-
-
 def _bar(
-    program: Startable, rows: Iterable[Row], progress: bool
+    program: Mappable, rows: Iterable[Row], progress: bool
 ) -> contextlib.AbstractContextManager[ProgressBar | None]:
     if not progress:
         return contextlib.nullcontext()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from forktree.lang.errors import LanguageError
-from forktree.lang.sampling import Sampling
+from forktree.lang.program import Speculation
+from forktree.lang.sampling import Sampling, seeded_for
 from forktree.runtime.defaults import checked_backend
 from forktree.runtime.protocol import Backend
-from forktree.runtime.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +37,14 @@ class Options:
             given = replace(given, seed=seed)
         merged = given if self.sampling is None else given.over(self.sampling)
         return replace(self, backend=backend or self.backend, sampling=merged)
+
+    def of_row(self, index: int) -> Options:
+        """For one row of a map: under a seed, its draws are its own."""
+        return replace(self, sampling=seeded_for(self.sampling, "row", index))
+
+    def within(self, caller: Sampling | None, index: int) -> Options:
+        """For the `index`-th program that another calls: what it does not say is its caller's."""
+        if caller is None:
+            return self
+        inherited = seeded_for(caller, "call", index)
+        return replace(self, sampling=inherited if self.sampling is None else self.sampling.over(inherited))

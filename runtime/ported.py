@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from forktree.lang.errors import UnsupportedError
 from forktree.lang.sampling import Sampling
 from forktree.runtime.defaults import get_defaults, use
-from forktree.runtime.executor import MAX_BODY_THREADS
-from forktree.runtime.map import Result, Row, iterate_map
+from forktree.runtime.map import MapOptions, Result, Row, iterate_map
 from forktree.runtime.protocol import Backend
 from forktree.runtime.state import State
 
@@ -69,8 +68,8 @@ def run_batch(
     generator_style: bool,
 ) -> list[State] | Iterator[State]:
     """Finished states in order; a failed row's state raises its error when it is read."""
-    limit = MAX_BODY_THREADS if num_threads == "auto" else num_threads
-    results = iterate_map(program, rows, limit, progress_bar, None, "return", True)
+    limit = None if num_threads == "auto" else num_threads
+    results = iterate_map(program, rows, MapOptions(limit, progress_bar))
     states = (_state_of(program, result) for result in results)
     return states if generator_style else list(states)
 

@@ -7,33 +7,33 @@ their values exactly as they would under the body, and one pass over the list st
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from forktree.lang import ir
 from forktree.lang.program import Op
 from forktree.lang.program import Program as ProgramData
-from forktree.lang.sampling import Sampling
+from forktree.lang.sampling import Sampling, seeded_for
 from forktree.runtime.cursor import Cursor
 from forktree.runtime.data import follow, show, value_of_data
 from forktree.runtime.defaults import NoBackend, get_defaults
 from forktree.runtime.executor import get_executor
+from forktree.runtime.mappable import Mappable
 from forktree.runtime.options import Options
 from forktree.runtime.protocol import Backend
 from forktree.runtime.run import Run
 from forktree.runtime.state import State
 from forktree.runtime.values import wait_on_loop
 
-if TYPE_CHECKING:
-    from forktree.runtime.map import AnyJournal, Result, Row
+_RUN_OPTIONS = ("backend", "sampling", "seed")
 
 
 @dataclass(frozen=True, slots=True)
-class Program(ProgramData):
+class Program(ProgramData, Mappable):
     """A program as data that runs. Arguments are given by name: those that its trace left open.
 
-    `run`, `arun`, `stream`, `map` and `imap` are those of a `@function`.
+    `run`, `arun`, `stream`, `map` and its kin are those of a `@function`.
     """
 
     @property
@@ -50,7 +50,7 @@ class Program(ProgramData):
         **arguments: Any,
     ) -> State:
         """Run to the end. Raises TypeError for missing or unknown arguments, before any request."""
-        run, state = self._begin(Options().over(backend, sampling, seed), arguments)
+        run, state = self._begin(self._options.over(backend, sampling, seed), arguments)
         try:
             run.executor.wait(lambda: run.is_settled, run.on_settled, instead="await p.arun(...)")
         except BaseException:
@@ -68,7 +68,7 @@ class Program(ProgramData):
         **arguments: Any,
     ) -> State:
         """As `run`, awaited, in any event loop."""
-        run, state = self._begin(Options().over(backend, sampling, seed), arguments)
+        run, state = self._begin(self._options.over(backend, sampling, seed), arguments)
         try:
             if not run.is_settled:
                 await wait_on_loop(run.on_settled)
@@ -87,79 +87,39 @@ class Program(ProgramData):
         **arguments: Any,
     ) -> State:
         """Start, and return at once a state to iterate over."""
-        run, _ = self._begin(Options().over(backend, sampling, seed), arguments)
+        run, _ = self._begin(self._options.over(backend, sampling, seed), arguments)
         return State(run.cursors[0], is_outside=True)
 
-    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None]) -> tuple[Run, State]:
-        """Start and return at once. Positional arguments are taken in the order of the parameters.
-
-        `adopt` is given the run before anything of it goes on.
-        """
+    def start(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None], index: int
+    ) -> tuple[Run, State]:
+        """See `Mappable`. Positional arguments are taken in the order of the parameters."""
         if len(args) > len(self.parameters):
             raise TypeError(f"{self.name}() takes {len(self.parameters)} arguments, not {len(args)}")
-        kwargs = dict(kwargs)
-        options = Options().over(*(kwargs.pop(key, None) for key in ("backend", "sampling", "seed")))
-        return self._begin(options, {**dict(zip(self.parameters, args, strict=False)), **kwargs}, adopt)
+        arguments = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
+        given = [arguments.pop(name, None) if name not in self.parameters else None for name in _RUN_OPTIONS]
+        return self._begin(self._options.of_row(index).over(*given), arguments, adopt)
 
-    def idle_run(self) -> Run:
-        """A run that has not begun and has no branch yet."""
-        return Run(get_executor(), NoBackend(), None, self.name)
+    def idle_run(self, index: int) -> Run:
+        """See `Mappable`."""
+        return Run(get_executor(), NoBackend(), self._options.of_row(index).sampling, self.name)
 
     def fingerprint(self) -> str:
-        """A checksum of the operations, without their lines."""
-        return hashlib.sha256(repr(tuple(_without_sources(self.ops))).encode()).hexdigest()
+        """A checksum of the operations, without their lines, and of the sampling."""
+        described = (*_without_sources(self.ops), self.sampling)
+        return hashlib.sha256(repr(described).encode()).hexdigest()
 
-    def map(
-        self,
-        rows: Iterable[Row],
-        *,
-        concurrency: int | None = None,
-        progress: bool = False,
-        journal: AnyJournal = None,
-        on_error: Literal["return", "raise"] = "return",
-        ordered: bool = True,
-    ) -> list[Result]:
-        """Run once for each row; see `forktree.runtime.map`."""
-        from forktree.runtime.map import run_map
-
-        return run_map(self, rows, concurrency, progress, journal, on_error, ordered)
-
-    def imap(
-        self,
-        rows: Iterable[Row],
-        *,
-        concurrency: int | None = None,
-        progress: bool = False,
-        journal: AnyJournal = None,
-        on_error: Literal["return", "raise"] = "return",
-        ordered: bool = True,
-    ) -> Iterator[Result]:
-        """As `map`, one result after another with bounded memory."""
-        from forktree.runtime.map import iterate_map
-
-        return iterate_map(self, rows, concurrency, progress, journal, on_error, ordered)
-
-    def aimap(
-        self,
-        rows: Iterable[Row],
-        *,
-        concurrency: int | None = None,
-        progress: bool = False,
-        journal: AnyJournal = None,
-        on_error: Literal["return", "raise"] = "return",
-        ordered: bool = True,
-    ) -> AsyncIterator[Result]:
-        """As `imap`, for `async for`."""
-        from forktree.runtime.map import iterate_map_async
-
-        return iterate_map_async(self, rows, concurrency, progress, journal, on_error, ordered)
+    @property
+    def _options(self) -> Options:
+        return Options(sampling=self.sampling, speculation=self.speculation)
 
     def _begin(
         self, options: Options, arguments: dict[str, Any], adopt: Callable[[Run], None] | None = None
     ) -> tuple[Run, State]:
         self._check(arguments)
         executor = get_executor()
-        run = Run(executor, options.backend or get_defaults().backend(), options.sampling, self.name)
+        backend = options.backend or get_defaults().backend()
+        run = Run(executor, backend, options.sampling, self.name, speculation=options.speculation)
         trunk = Cursor(run, 0, {}, None)
         if adopt is not None:
             adopt(run)
@@ -167,6 +127,7 @@ class Program(ProgramData):
             run.cork()
             player = _Player(run, trunk, arguments)
             player.play(self.ops)
+            run.release()  # all is appended: nothing more can be asked for together
             run.finish_body_with(value_of_data(player.localised(self.returns), run))
             run.uncork()
         except BaseException:
@@ -194,6 +155,7 @@ class _Player:
         self._run = run
         self._cursors = {0: trunk}
         self._arguments = arguments
+        self._num_calls: dict[int, int] = {}
 
     def play(self, ops: Iterable[Op]) -> None:
         """All operations in order; what stands in a row on one branch is appended at once."""
@@ -226,7 +188,9 @@ class _Player:
             case ir.Call():
                 branch_id = self._run.new_branch_id()
                 self._run.recorder.add(cursor.id, replace(node, branch=branch_id))
-                self._cursors[node.branch] = Cursor(self._run, branch_id, {}, None)
+                called = self._cursors[node.branch] = Cursor(self._run, branch_id, {}, None)
+                called.sampling = seeded_for(cursor.sampling, "call", self._num_calls.get(branch, 0))
+                self._num_calls[branch] = self._num_calls.get(branch, 0) + 1
             case _:
                 raise AssertionError(f"{type(node).__name__} is appended")
 

@@ -17,7 +17,7 @@ model generated. Adjacent text is tokenised as one run, closed by a generation, 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -260,7 +260,7 @@ class Backend(Protocol):
     Errors are `BackendError`s, `ConstraintError`s or `EngineError`s, raised from the call or the iteration.
     Cancelling the task that iterates (or `aclose()` of the stream) cancels the work.
 
-    A backend may offer further verbs, for plans; who asks looks whether they are there (`Planner`).
+    A backend may offer further verbs; who asks looks whether they are there (`Planner`, `AtHand`).
     """
 
     @property
@@ -287,6 +287,17 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release what the backend holds; every waiter gets an error. Closing twice is harmless."""
+        ...
+
+
+class AtHand(Protocol):
+    """What a backend may offer besides, where some answers need no waiting (a script's, a record's, a cache's).
+
+    Such an answer is taken in the thread that asks, without a turn of the loop.
+    """
+
+    def answer_at_hand(self, request: GenerateRequest) -> Sequence[Delta | Completion] | None:
+        """All that `stream` would give, or None where `stream` has to be asked. From any thread; never waits."""
         ...
 
 

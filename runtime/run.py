@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from forktree.lang.errors import RunCancelledError
+from forktree.lang.program import Speculation
 from forktree.lang.sampling import Sampling
 from forktree.runtime.executor import Executor
-from forktree.runtime.protocol import Backend, Branch
+from forktree.runtime.protocol import Backend, Branch, Completion, Delta, GenerateRequest
 from forktree.runtime.record import Recorder
-from forktree.runtime.speculation import Speculation
 from forktree.runtime.values import Callback, Failure, Value
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class Scope(Protocol):
     def call(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State: ...
 
 
+AnswerAtHand = Callable[[GenerateRequest], Sequence[Delta | Completion] | None]
+
 current_scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("forktree_scope", default=None)
 
 
@@ -39,6 +41,7 @@ class Run:
     """What the branches of one run share.
 
     Attributes:
+        at_hand: the backend's verb for answers that need no waiting, where it has one (`protocol.AtHand`).
         sampling: the run's defaults, or None.
         speculation: how it speculates; None is not at all.
         body: the value that the body returned.
@@ -53,6 +56,7 @@ class Run:
         "_idle_waiters",
         "_name_waiters",
         "_num_busy",
+        "at_hand",
         "backend",
         "body",
         "body_task",
@@ -80,6 +84,7 @@ class Run:
     ) -> None:
         self.executor = executor
         self.backend = backend
+        self.at_hand: AnswerAtHand | None = getattr(backend, "answer_at_hand", None)
         self.sampling = sampling
         self.name = name
         # Where the cache holds what a prompt begins with, calls of their own cost nothing more.
@@ -103,6 +108,16 @@ class Run:
     def new_branch_id(self) -> int:
         """The next number of the record's branches."""
         return self.recorder.new_branch()
+
+    @property
+    def seed(self) -> int | None:
+        """That of its trunk; its branches have seeds of their own."""
+        return None if self.sampling is None else self.sampling.seed
+
+    @property
+    def outermost(self) -> Run:
+        """The run that nobody called: the record is its."""
+        return self if self.parent is None else self.parent.outermost
 
     @property
     def cancelled_by(self) -> BaseException | None:

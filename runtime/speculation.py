@@ -20,19 +20,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from forktree.lang import ir
+from forktree.lang.program import Speculation
 from forktree.lang.sampling import Sampling
 
 if TYPE_CHECKING:
     from forktree.runtime.cursor import TipStep
 
 _TOKENS_WITHOUT_BUDGET = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Speculation:
-    """A run speculates. `max_tokens`: most tokens of one call; None is the budgets of its generations together."""
-
-    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,7 +236,7 @@ class State:
         from forktree.runtime.programs import Program
 
         recorder = self._run.recorder
-        return Program(recorder.name, (), tuple(recorder.ops))
+        return Program(recorder.name, (), tuple(recorder.ops), sampling=self._run.outermost.sampling)
 
     # Branches
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextvars
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from forktree.lang import ir
 from forktree.lang.errors import LanguageError, TraceError
 from forktree.lang.program import Op
+from forktree.lang.sampling import Sampling
 from forktree.lang.symbols import Symbol, SymbolTable
 from forktree.lang.verify import clash_message, next_role, verify
 from forktree.runtime.programs import Program
@@ -41,7 +43,9 @@ def trace(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     cursor = TraceCursor(tracer, 0, {}, None)
     returned = tracer.run_body(function, State(cursor), bound.args, bound.kwargs)  # type: ignore[arg-type]
     returns = plain_data(returned, table)
-    return verify(Program(function.name, parameters, tuple(tracer.recorder.ops), returns))
+    options = function.options
+    ops = tuple(tracer.recorder.ops)
+    return verify(Program(function.name, parameters, ops, returns, options.sampling, options.speculation))
 
 
 def trace_as_far_as_possible(
@@ -91,11 +95,20 @@ class Tracer:
 
     Attributes:
         body: what the traced body returned.
+        sampling: of a nested program: the defaults of its own, and of those that called it.
     """
 
-    def __init__(self, name: str, table: SymbolTable, root: int = 0, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        table: SymbolTable,
+        root: int = 0,
+        recorder: Recorder | None = None,
+        sampling: Sampling | None = None,
+    ) -> None:
         self.name = name
         self.root = root
+        self.sampling = sampling
         self.table = table
         self.recorder = recorder or Recorder(name)
         self.body = Value()
@@ -119,13 +132,21 @@ class Tracer:
         return result
 
     def call(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State:
-        """A nested program: traced in place, on a fresh branch."""
+        """A nested program: traced in place, on a fresh branch; what it samples by becomes its generations' own."""
+        if function.options.backend is not None:
+            where = ir.at(ir.caller_source())
+            raise TraceError(f"{function.name} names its own backend, and a program as data has one{where}")
         branch = self.recorder.new_branch()
         self.recorder.add(self.root, ir.Call(function.name, branch, ir.caller_source()))
-        tracer = Tracer(function.name, self.table, branch, self.recorder)
+        sampling = _merged(function.options.sampling, self.sampling)
+        tracer = Tracer(function.name, self.table, branch, self.recorder, sampling)
         state = State(TraceCursor(tracer, branch, {}, None))  # type: ignore[arg-type]
         tracer.run_body(function, state, args, {**function.bound, **kwargs})
         return state
+
+
+def _merged(own: Sampling | None, defaults: Sampling | None) -> Sampling | None:
+    return defaults if own is None else own if defaults is None else own.over(defaults)
 
 
 def drive(work: Coroutine[Any, Any, Any]) -> Any:
@@ -226,6 +247,8 @@ class TraceCursor:
                     continue
                 case _:
                     self.run.table.check_known(node)
+            if isinstance(node, ir.Gen) and self.run.sampling is not None:
+                node = replace(node, sampling=node.sampling.over(self.run.sampling))
             match node:
                 case ir.Gen(name=str(name)) | ir.Select(name=str(name)) | ir.ScopeEnd(name=name):
                     self._bind(name)

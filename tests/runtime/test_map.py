@@ -13,7 +13,7 @@ from forktree.lang.errors import LanguageError, RunCancelledError, ServerError
 from forktree.lang.expressions import gen
 from forktree.runtime.executor import MAX_BODY_THREADS
 from forktree.runtime.function import function
-from forktree.runtime.map import run_map
+from forktree.runtime.map import MapOptions, run_map
 
 
 def echo(request) -> str:
@@ -227,8 +227,8 @@ def test_an_interrupt_while_a_row_is_started_stops_that_row_too() -> None:
         def __getattr__(self, name):
             return getattr(endless, name)
 
-        def start(self, args, kwargs, adopt):
-            _, state = endless.start(args, kwargs, adopt)
+        def start(self, args, kwargs, adopt, index):
+            _, state = endless.start(args, kwargs, adopt, index)
             deadline = threading.Event()
             while not fake.num_held:
                 deadline.wait(0.001)
@@ -237,7 +237,7 @@ def test_an_interrupt_while_a_row_is_started_stops_that_row_too() -> None:
 
     interrupted = Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        run_map(interrupted, [{"q": "1"}], 1, False, None, "return", True)
+        run_map(interrupted, [{"q": "1"}], MapOptions(concurrency=1))
     assert isinstance(interrupted.state.error(), RunCancelledError)  # it waits for the end of the run
 
 

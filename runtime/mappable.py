@@ -1,0 +1,122 @@
+"""`Mappable`: what a `@function` and a `Program` have in common, running over many rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from forktree.runtime.map import (
+    AnyJournal,
+    MapOptions,
+    OnError,
+    Result,
+    Row,
+    iterate_map,
+    iterate_map_async,
+    run_map,
+)
+
+if TYPE_CHECKING:
+    from forktree.runtime.run import Run
+    from forktree.runtime.state import State
+
+
+class Mappable(ABC):
+    """Something that starts a run for one row, and therefore runs over many."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The program's name."""
+
+    @property
+    @abstractmethod
+    def is_async(self) -> bool:
+        """A run of it occupies no thread."""
+
+    @abstractmethod
+    def start(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None], index: int
+    ) -> tuple[Run, State]:
+        """Start the run of row `index` and return at once; `adopt` is given the run before anything of it goes on.
+
+        A seed among the defaults gives each row one of its own, which depends on it and on `index` alone.
+        """
+
+    @abstractmethod
+    def idle_run(self, index: int) -> Run:
+        """A run of row `index` that has not begun and has no branch yet, for a row that comes from a journal."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A checksum that changes with the program."""
+
+    def map(
+        self,
+        rows: Iterable[Row],
+        *,
+        concurrency: int | None = None,
+        progress: bool = False,
+        journal: AnyJournal = None,
+        on_error: OnError = "return",
+        ordered: bool = True,
+    ) -> list[Result]:
+        """Run once for each row (a dict of arguments, or a tuple); results in the order of the rows.
+
+        A row may also hold `backend`, `sampling` and `seed`, as `run` takes them.
+
+        Args:
+            concurrency: most rows at once; by default 64, and 256 for programs that occupy no thread.
+            progress: a bar on stderr, with the rate and what is left.
+            journal: a file (or a `Journal`) from which a map that was killed resumes.
+            on_error: "return" keeps a row's failure as its result; "raise" raises the first.
+            ordered: False gives results as they are completed.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; what runs is stopped, and `.results` holds what is done.
+            LanguageError: in an async program, or a journal of another program or other rows.
+        """
+        return run_map(self, rows, MapOptions(concurrency, progress, journal, on_error, ordered))
+
+    def imap(
+        self,
+        rows: Iterable[Row],
+        *,
+        concurrency: int | None = None,
+        progress: bool = False,
+        journal: AnyJournal = None,
+        on_error: OnError = "return",
+        ordered: bool = True,
+    ) -> Iterator[Result]:
+        """As `map`, one result after another with bounded memory."""
+        return iterate_map(self, rows, MapOptions(concurrency, progress, journal, on_error, ordered))
+
+    async def amap(
+        self,
+        rows: Iterable[Row],
+        *,
+        concurrency: int | None = None,
+        progress: bool = False,
+        journal: AnyJournal = None,
+        on_error: OnError = "return",
+        ordered: bool = True,
+    ) -> list[Result]:
+        """As `map`, awaited."""
+        options = MapOptions(concurrency, progress, journal, on_error, ordered)
+        return [result async for result in iterate_map_async(self, rows, options)]
+
+    def aimap(
+        self,
+        rows: Iterable[Row],
+        *,
+        concurrency: int | None = None,
+        progress: bool = False,
+        journal: AnyJournal = None,
+        on_error: OnError = "return",
+        ordered: bool = True,
+    ) -> AsyncIterator[Result]:
+        """As `imap`, for `async for`."""
+        return iterate_map_async(self, rows, MapOptions(concurrency, progress, journal, on_error, ordered))
