@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -248,7 +248,7 @@ class Tokenizer:
     def vocabulary(self) -> Vocabulary:
         """The bytes of every token that is text."""
         spelt = (None if id in self.markup_ids else bytes_ or None for id, bytes_ in enumerate(self.token_bytes))
-        return Vocabulary(tuple(spelt), self.eos_ids)
+        return Vocabulary(tuple(spelt), self.eos_ids, _speller(self._bare, self._unsafe_ids))
 
     def can_extend(self, prefix: bytes) -> bool:
         """Whether some token begins with `prefix` and goes on."""
@@ -263,6 +263,16 @@ class Tokenizer:
     def _unsafe_ids(self) -> frozenset[int]:
         """Ids that plain text must not become; the unknown token is what unknown characters are."""
         return self.markup_ids - {self.hf.unk_token_id}
+
+
+def _speller(backend: Any, unsafe_ids: frozenset[int]) -> Callable[[str], tuple[int, ...]]:
+    """What a vocabulary keeps of its tokenizer, without the tokenizer itself: memos of vocabularies are keyed by it."""
+
+    def spell(text: str) -> tuple[int, ...]:
+        ids = backend.encode(text, add_special_tokens=False).ids
+        return tuple(ids) if unsafe_ids.isdisjoint(ids) else ()
+
+    return spell
 
 
 def _load_hf(folder: Path) -> Any:

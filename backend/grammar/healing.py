@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from forktree.backend.grammar.forced import run_of
 from forktree.backend.grammar.masks import Mask
 from forktree.backend.grammar.matcher import IllegalTokenError, Matcher
 from forktree.backend.grammar.trie import Ints, Trie, trie_of
@@ -168,7 +169,12 @@ class HealedMatcher:
         return not self._prefix and self._inner is None
 
     def forced(self) -> tuple[int, ...]:
-        return () if self._prefix or self._inner is None else self._inner.forced()
+        if self._inner is not None:
+            return self._inner.forced_behind(self._prefix)
+        return run_of(self._trie, self._prefix, b"", self._goes_on) if self._prefix else ()
+
+    def _goes_on(self, node: int) -> bool:
+        return bool(self._trie.num_children[node])
 
     def copy(self) -> HealedMatcher:
         twin = HealedMatcher(self._trie, self._prefix, None if self._inner is None else self._inner.copy())

@@ -14,9 +14,13 @@ class IllegalTokenError(ConstraintError):
 
 
 class _Step(NamedTuple):
-    """A state and the step before it: copies share their past, and a rollback walks it. None is after the end."""
+    """A state, the bytes that led to it and the step before: copies share their past, and a rollback walks it.
+
+    A state of None is after the end.
+    """
 
     state: Term | None
+    data: bytes
     before: _Step | None
 
 
@@ -27,7 +31,7 @@ class Matcher:
 
     def __init__(self, masks: Masks, step: _Step | None = None) -> None:
         self._masks = masks
-        self._step = step or _Step(masks.automaton.start, None)
+        self._step = step or _Step(masks.automaton.start, b"", None)
 
     @property
     def masks(self) -> Masks:
@@ -55,14 +59,14 @@ class Matcher:
         state = self._step.state
         vocabulary = self._masks.trie.vocabulary
         if state is not None and token in vocabulary.eos_ids and state.nullable:
-            self._step = _Step(None, self._step)
+            self._step = _Step(None, b"", self._step)
             return
         data = vocabulary.token_bytes[token] if 0 <= token < vocabulary.size else None
         is_end = token in vocabulary.eos_ids
         reached = None if state is None or not data or is_end else self._masks.automaton.run(state, data)
         if reached is None or not self._masks.can_finish(reached):
             raise IllegalTokenError(self._refusal(token, data))
-        self._step = _Step(reached, self._step)
+        self._step = _Step(reached, data or b"", self._step)
 
     def advance_bytes(self, data: bytes) -> None:
         """Take text that is part of a token; one step for `rollback`.
@@ -74,7 +78,7 @@ class Matcher:
         reached = None if state is None else self._masks.automaton.run(state, data)
         if reached is None:
             raise IllegalTokenError(f"{data!r} is not legal here; legal are {legal_tokens(self)}")
-        self._step = _Step(reached, self._step)
+        self._step = _Step(reached, data, self._step)
 
     def is_complete(self) -> bool:
         """The text so far is one whole legal output."""
@@ -91,8 +95,17 @@ class Matcher:
         return False
 
     def forced(self) -> tuple[int, ...]:
-        """The ids that must come next, as the tokenizer would write them; () where more than one thing is legal."""
-        return ()
+        """The ids that must come next, as the tokenizer would write them; () where more than one thing is legal.
+
+        The mask allows every other way to cut the same bytes as well. Tokens at the end of what is forced that may
+        merge with what follows are not among them.
+        """
+        return self.forced_behind(b"")
+
+    def forced_behind(self, prefix: bytes) -> tuple[int, ...]:
+        """The same where some bytes have to be written first."""
+        state, data, _ = self._step
+        return () if state is None else self._masks.forced.after(state, prefix=prefix, context=data)
 
     def copy(self) -> Matcher:
         """An independent matcher at the same place; costs the same for an output of any length."""
