@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from forktree.backend.engine.continuations import BranchRows
 from forktree.backend.engine.messages import ForwardBatch
 from forktree.backend.engine.request import Sequence
 from forktree.backend.engine.scheduler import Chunk
@@ -18,6 +19,15 @@ class ScoreRows(NamedTuple):
     tokens: list[int]
 
 
+class BranchScores(NamedTuple):
+    """Logits that foretell nodes of continuations: `nodes[i]`, of token `tokens[i]`, under row `rows[i]`."""
+
+    seq: Sequence
+    rows: list[int]
+    nodes: list[int]
+    tokens: list[int]
+
+
 class StepBatch(NamedTuple):
     """One forward pass, and who reads which row of its logits.
 
@@ -27,6 +37,7 @@ class StepBatch(NamedTuple):
     forward: ForwardBatch
     draws: list[tuple[int, Sequence]]
     scores: list[ScoreRows]
+    branch_scores: list[BranchScores]
 
 
 def build_batch(chunks: Iterable[Chunk]) -> StepBatch:
@@ -35,11 +46,13 @@ def build_batch(chunks: Iterable[Chunk]) -> StepBatch:
     Page tables are the sequences' own lists: they stay as they are until the step has been delivered.
     """
     forward = ForwardBatch(ids=[], positions=[], seq_of_row=[], page_tables=[], logit_rows=[])
-    batch = StepBatch(forward, [], [])
+    batch = StepBatch(forward, [], [], [])
     for chunk in chunks:
         first_row = len(forward.ids)
         _add_rows(forward, chunk)
         _add_logit_rows(batch, chunk, first_row)
+        if chunk.seq.branches is not None:
+            _add_branch_rows(batch, chunk, first_row, chunk.seq.branches)
     return batch
 
 
@@ -69,3 +82,25 @@ def _add_logit_rows(batch: StepBatch, chunk: Chunk, first_row: int) -> None:
     if end == len(seq.ids) and seq.output_limit:
         batch.draws.append((len(logit_rows), seq))
         logit_rows.append(first_row + num_tokens - 1)
+
+
+def _add_branch_rows(batch: StepBatch, chunk: Chunk, first_row: int, branches: BranchRows) -> None:
+    """Put a chunk's rows in their branches, and ask for the logits of each and of the prompt's last row."""
+    seq, start, num_tokens = chunk
+    forward, trie = batch.forward, seq.request.continuations
+    assert trie is not None
+    scores = BranchScores(seq, [], [], [])
+    for place in range(max(start, seq.num_prompt - 1), start + num_tokens):
+        index, row = place - seq.num_prompt, first_row + place - start
+        if index >= 0:
+            forward.positions[row] = seq.num_prompt + branches.offsets[index]
+            forward.places[row] = place
+        nodes = branches.foretold[index + 1]
+        scores.rows.extend([len(forward.logit_rows)] * len(nodes))
+        scores.nodes.extend(nodes)
+        scores.tokens.extend(trie.tokens[node] for node in nodes)
+        forward.logit_rows.append(row)
+    if start + num_tokens > seq.num_prompt:
+        forward.trees[len(forward.page_tables) - 1] = branches.tree
+    if scores.nodes:
+        batch.branch_scores.append(scores)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from forktree.backend.cache.pages import PageAllocator
 from forktree.backend.cache.radix import RadixCache
-from forktree.backend.engine.batch import ScoreRows, StepBatch, build_batch
+from forktree.backend.engine.batch import BranchScores, ScoreRows, StepBatch, build_batch
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.inspect import CachedNode, StepRecord, cached_tree
 from forktree.backend.engine.memory import KVMemory
@@ -117,6 +117,7 @@ class EngineCore:
             return
         self._settle(plan)
         self._deliver_scores(logits, batch.scores)
+        self._deliver_branch_scores(logits, batch.branch_scores)
         draws = self._list_draws(batch)
         self._deliver_tokens(draws, self._sample(logits, draws))
         self._finish_prompts(plan)
@@ -186,7 +187,7 @@ class EngineCore:
         """What was computed counts, and filled pages of prompts are there for others."""
         for seq, start, num_tokens in plan.chunks:
             seq.num_computed += num_tokens
-            if num_tokens > 1 or start < seq.num_prompt:
+            if num_tokens > 1 or start < seq.num_given:
                 self._prefill_tokens += num_tokens
                 self._scheduler.share(seq)
 
@@ -195,6 +196,17 @@ class EngineCore:
             try:
                 rows = range(first_row, first_row + len(tokens))
                 seq.prompt_logprobs += self._runner.gather_logprobs(logits, rows, tokens)
+            except Exception as error:
+                self._fail(seq, "log-probabilities could not be computed", error)
+
+    def _deliver_branch_scores(self, logits: Any, scores: list[BranchScores]) -> None:
+        for seq, rows, nodes, tokens in scores:
+            if seq.phase is Phase.DONE:
+                continue
+            try:
+                found = self._runner.gather_logprobs(logits, rows, tokens)
+                for node, logprob in zip(nodes, found, strict=True):
+                    seq.continuation_logprobs[node] = logprob
             except Exception as error:
                 self._fail(seq, "log-probabilities could not be computed", error)
 

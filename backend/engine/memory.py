@@ -43,7 +43,7 @@ class KVMemory:
 
         [0, num_shared)            the tree's; the sequence holds one lock over them      unlocked
         [num_shared, computed)     the sequence's, filled or being filled                 given to the tree
-        [computed, len(pages))     the sequence's, not written yet                        freed
+        [computed, len(pages))     the sequence's, not written yet or scratch             freed
     """
 
     def __init__(self, allocator: PageAllocator, tree: RadixCache) -> None:
@@ -102,7 +102,7 @@ class KVMemory:
 
         Where the tree has the same tokens already, its pages replace the sequence's own.
         """
-        num_full = seq.num_computed // self.page_size
+        num_full = seq.num_cachable // self.page_size
         if num_full <= seq.num_shared:
             return
         namespace, num_tokens = seq.request.namespace, num_full * self.page_size
@@ -115,10 +115,11 @@ class KVMemory:
 
     def retire(self, seq: Sequence) -> None:
         """Take a running sequence's pages away; what it computed stays in the tree."""
-        num_written = self._pages_for(seq.num_computed)
+        num_tokens = seq.num_cachable
+        num_written = self._pages_for(num_tokens)
         self.allocator.free(seq.pages[num_written:])
         del seq.pages[num_written:]
-        self.tree.insert(seq.request.namespace, seq.ids, seq.num_computed, seq.pages, seq.num_shared)
+        self.tree.insert(seq.request.namespace, seq.ids, num_tokens, seq.pages, seq.num_shared)
         self._forget(seq)
 
     def discard(self, seq: Sequence) -> None:

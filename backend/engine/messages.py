@@ -7,8 +7,11 @@ Requests cross from any thread to the engine's; events are delivered on the engi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
+
+from forktree.backend.engine.continuations import Continuations
+from forktree.kernels.token_tree import TokenTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +115,7 @@ class Finished:
         reason: why it ended.
         stop: the stop string or token id that ended it.
         prompt_logprobs: [len(ids of the prompt) - score_from] natural logs, if asked for.
+        continuation_logprobs: one natural log for each node of `continuations`, if there are any.
         num_cached: tokens of the prompt that came from the cache.
         tokens: one entry for each of `ids`.
     """
@@ -123,6 +127,7 @@ class Finished:
     is_complete: bool = True
     tail_text: str = ""
     prompt_logprobs: tuple[float, ...] = ()
+    continuation_logprobs: tuple[float, ...] = ()
     num_prompt: int = 0
     num_cached: int = 0
     tokens: tuple[TokenInfo, ...] = ()
@@ -148,6 +153,7 @@ class EngineRequest:
         min_tokens: end tokens and stops are not accepted before.
         stop_token_ids: ids that end the output, the model's end tokens among them unless they are ignored.
         score_from: return the log-probabilities of prompt tokens [score_from, len(ids)); at least 1.
+        continuations: return the log-probabilities of their tokens behind the prompt; nothing is generated then.
         namespace: requests of different namespaces never share cache.
         on_event: called on the engine's thread; it must not block or raise.
     """
@@ -161,6 +167,7 @@ class EngineRequest:
     matcher: TokenMatcher | None = None
     sink: TextSink | None = None
     score_from: int | None = None
+    continuations: Continuations | None = None
     namespace: str = ""
 
 
@@ -191,8 +198,9 @@ class ForwardBatch:
     """One forward pass over sequences laid end to end.
 
     A row is one new token. Its keys and values are written to its slot before attention, and it attends to
-    positions [0, position] of its sequence through the page table: position p lives in slot
-    `page_tables[s][p // page_size] * page_size + p % page_size`.
+    positions [0, position] of its sequence through the page table: place p is the slot
+    `page_tables[s][p // page_size] * page_size + p % page_size`. A position's place is the position itself,
+    but in the branches of a `TokenTree`: a row of one attends to what lies before the root and to its own branch.
 
     Attributes:
         ids: [tokens] input ids.
@@ -200,6 +208,8 @@ class ForwardBatch:
         seq_of_row: [tokens] index into `page_tables`, non-decreasing.
         page_tables: [seqs] lists of page ids, in order of position.
         logit_rows: rows whose logits are wanted, ascending.
+        trees: of the sequences that have rows in branches, by index into `page_tables`.
+        places: of the rows in branches, by row. They stand behind the other rows of their sequence, ascending.
     """
 
     ids: list[int]
@@ -207,6 +217,8 @@ class ForwardBatch:
     seq_of_row: list[int]
     page_tables: list[list[int]]
     logit_rows: list[int]
+    trees: dict[int, TokenTree] = field(default_factory=dict)
+    places: dict[int, int] = field(default_factory=dict)
 
 
 class Runner(Protocol):

@@ -85,6 +85,7 @@ def finish(seq: Sequence, ending: Ending) -> Finished:
         is_complete=seq.matcher is None or seq.matcher.is_complete(),
         tail_text=ending.tail_text,
         prompt_logprobs=tuple(seq.prompt_logprobs),
+        continuation_logprobs=tuple(seq.continuation_logprobs),
         num_prompt=seq.num_prompt,
         num_cached=seq.num_cached or 0,
         tokens=tuple(seq.tokens[:num_kept]),

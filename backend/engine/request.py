@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from forktree.backend.cache.radix import Node
+from forktree.backend.engine.continuations import BranchRows, lay_out
 from forktree.backend.engine.forest import ForestNode
 from forktree.backend.engine.messages import EngineRequest, TokenInfo
 from forktree.lang.errors import ContextLengthError
@@ -26,8 +27,13 @@ class Sequence:
         pages    [the tree's, locked ..)[the sequence's own ..................)
                   0                num_shared                        len(pages)
 
+    Continuations are laid behind the prompt (`continuations.py`), where a position is not a place:
+
+        ids      [prompt .............................][rows of their trie ...)
+
     Attributes:
-        ids: prompt and generated tokens.
+        ids: prompt and generated tokens, or prompt and rows of continuations.
+        branches: the rows of the request's continuations; None without any.
         output_ids: the generated tokens alone.
         output_limit: most tokens to generate: `max_tokens`, or what context and pool leave.
         num_computed: tokens whose keys and values are in `pages`.
@@ -37,6 +43,8 @@ class Sequence:
     """
 
     __slots__ = (
+        "branches",
+        "continuation_logprobs",
         "id",
         "ids",
         "leaf",
@@ -58,7 +66,10 @@ class Sequence:
         self.id = id
         self.request = request
         self.output_limit = output_limit
-        self.ids = list(request.ids)
+        trie = request.continuations
+        self.branches: BranchRows | None = None if trie is None else lay_out(trie, len(request.ids))
+        self.ids = [*request.ids, *(() if self.branches is None else self.branches.tokens)]
+        self.continuation_logprobs = [0.0] * (0 if trie is None else len(trie.tokens))
         self.output_ids: list[int] = []
         self.tokens: list[TokenInfo] = []
         self.prompt_logprobs: list[float] = []
@@ -77,6 +88,16 @@ class Sequence:
     @property
     def num_prompt(self) -> int:
         return len(self.request.ids)
+
+    @property
+    def num_given(self) -> int:
+        """Tokens that the request brought: the prompt, and what is computed of continuations."""
+        return len(self.ids) - len(self.output_ids)
+
+    @property
+    def num_cachable(self) -> int:
+        """Of the computed tokens, those that the tree may own: rows of continuations are scratch."""
+        return self.num_computed if self.branches is None else min(self.num_computed, self.num_prompt)
 
     @property
     def num_pending(self) -> int:
@@ -101,7 +122,9 @@ class Sequence:
         """Most tokens that may come from the cache: the last is computed for its logits, and so is every
         row that a score needs."""
         row = self.first_score_row
-        return len(self.ids) - 1 if row is None else row
+        if row is not None:
+            return row
+        return (len(self.ids) if self.branches is None else self.num_prompt) - 1
 
 
 def make_sequence(id: int, request: EngineRequest, *, max_context: int, pool_tokens: int) -> Sequence:
@@ -116,6 +139,8 @@ def make_sequence(id: int, request: EngineRequest, *, max_context: int, pool_tok
     """
     _check_fields(request)
     num_prompt = len(request.ids)
+    if request.continuations is not None:
+        return _make_scored(id, request, max_context, pool_tokens)
     least = num_prompt + min(request.max_tokens, 1)
     if least > max_context:
         raise ContextLengthError(
@@ -134,11 +159,36 @@ def make_sequence(id: int, request: EngineRequest, *, max_context: int, pool_tok
     return Sequence(id, request, min(request.max_tokens, room))
 
 
+def _make_scored(id: int, request: EngineRequest, max_context: int, pool_tokens: int) -> Sequence:
+    seq = Sequence(id, request, 0)
+    assert seq.branches is not None
+    longest = seq.num_prompt + seq.branches.height
+    if longest > max_context:
+        raise ContextLengthError(
+            f"prompt and continuation have {longest} tokens, and the model's context holds {max_context}: "
+            "shorten the prompt",
+            limit=max_context,
+            tokens=longest,
+        )
+    if len(seq.ids) > pool_tokens:
+        raise ContextLengthError(
+            f"prompt and continuations need {len(seq.ids)} tokens of KV cache, and the pool holds {pool_tokens}: "
+            "score fewer at once, shorten the prompt or raise kv_tokens",
+            limit=pool_tokens,
+            tokens=len(seq.ids),
+        )
+    return seq
+
+
 def _check_fields(request: EngineRequest) -> None:
     if not request.ids:
         raise ValueError("ids is empty: a request needs at least one token to continue")
     if request.max_tokens < 0:
         raise ValueError(f"max_tokens must be at least 0, not {request.max_tokens}")
+    if request.continuations is not None and not request.continuations.tokens:
+        raise ValueError("continuations is empty: give at least one token to score, or None")
+    if request.max_tokens and request.continuations is not None:
+        raise ValueError(f"continuations are scored alone: max_tokens must be 0, not {request.max_tokens}")
     score_from = request.score_from
     if score_from is not None and not 1 <= score_from <= len(request.ids):
         raise ValueError(f"score_from must be between 1 and the prompt's {len(request.ids)} tokens, not {score_from}")

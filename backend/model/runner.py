@@ -94,14 +94,16 @@ class ModelRunner:
     def _step(self, batch: ForwardBatch) -> Step:
         size = self._pool.page_size
         slots = [
-            batch.page_tables[seq][position // size] * size + position % size
-            for seq, position in zip(batch.seq_of_row, batch.positions, strict=True)
+            batch.page_tables[seq][place // size] * size + place % size
+            for seq, place in zip(batch.seq_of_row, _places(batch), strict=True)
         ]
         return Step(
             ids=torch.tensor(batch.ids),
             positions=torch.tensor(batch.positions),
             slots=torch.tensor(slots),
-            plan=plan_attention(batch.page_tables, batch.seq_of_row, batch.positions, size),
+            plan=plan_attention(
+                batch.page_tables, batch.seq_of_row, batch.positions, size, trees=batch.trees, places=batch.places
+            ),
             logit_rows=torch.tensor(batch.logit_rows, dtype=torch.int64),
         )
 
@@ -110,6 +112,13 @@ class ModelRunner:
         if self._thread != threading.get_ident():
             torch.set_num_threads(self._num_threads)
             self._thread = threading.get_ident()
+
+
+def _places(batch: ForwardBatch) -> Sequence[int]:
+    """Of every row."""
+    if not batch.places:
+        return batch.positions
+    return [batch.places.get(row, position) for row, position in enumerate(batch.positions)]
 
 
 def _check_batch(batch: ForwardBatch, config: ModelConfig, pool: KVPool) -> None:
@@ -123,9 +132,9 @@ def _check_batch(batch: ForwardBatch, config: ModelConfig, pool: KVPool) -> None
     _check_range("row of logits", batch.logit_rows, len(batch.ids))
     for table in batch.page_tables:
         _check_range("page", table, pool.num_pages)
-    for seq, position in zip(batch.seq_of_row, batch.positions, strict=True):
-        if position // pool.page_size >= len(batch.page_tables[seq]):
-            raise EngineError(f"a batch has position {position} beyond the page table of sequence {seq}")
+    for seq, place in zip(batch.seq_of_row, _places(batch), strict=True):
+        if place // pool.page_size >= len(batch.page_tables[seq]):
+            raise EngineError(f"a batch has position {place} beyond the page table of sequence {seq}")
 
 
 def _check_range(name: str, values: Sequence[int], end: int) -> None:

@@ -56,8 +56,8 @@ class FakeRunner:
         assert list(batch.seq_of_row) == sorted(batch.seq_of_row)
         assert list(batch.logit_rows) == sorted(set(batch.logit_rows))
         written: set[int] = set()
-        for token, position, seq in zip(batch.ids, batch.positions, batch.seq_of_row, strict=True):
-            slot = self._slot(batch.page_tables[seq], position)
+        for row, (token, position, seq) in enumerate(zip(batch.ids, batch.positions, batch.seq_of_row, strict=True)):
+            slot = self._slot(batch.page_tables[seq], batch.places.get(row, position))
             if slot in written:
                 self.faults.append(f"slot {slot} is written twice in one step")
             written.add(slot)
@@ -81,10 +81,15 @@ class FakeRunner:
         return page_table[position // self.page_size] * self.page_size + position % self.page_size
 
     def _history(self, batch: ForwardBatch, row: int) -> tuple[int, ...]:
-        table = batch.page_tables[batch.seq_of_row[row]]
+        seq, last = batch.seq_of_row[row], batch.positions[row]
+        places = list(range(last + 1))
+        if row in batch.places:
+            tree = batch.trees[seq]
+            places = [*range(tree.root), *tree.path_to(batch.places[row])]
+            assert len(places) == last + 1
         history = []
-        for position in range(batch.positions[row] + 1):
-            slot = self.slots[self._slot(table, position)]
+        for position, place in enumerate(places):
+            slot = self.slots[self._slot(batch.page_tables[seq], place)]
             if slot is None or slot[1] != position:
                 self.faults.append(f"position {position} reads {slot}")
                 slot = (-1, position)

@@ -7,12 +7,24 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from forktree.backend.engine.continuations import lay_out, merge_runs
 from forktree.backend.engine.messages import Failed, Finished, SamplerParams
 from forktree.lang.errors import ContextLengthError, EngineError, RunCancelledError
 
 WORDS = ["", "a", "b", "ab", "ba", "c", "aa", "bb", "ca", "d", "e", "f"]
 OPTIONS = [(1, 2, 3), (1, 2), (4,), (1, 5, 6, 7, 8)]
 EOS = 11
+COMPARED = (
+    "ids",
+    "tokens",
+    "reason",
+    "stop",
+    "is_complete",
+    "tail_text",
+    "prompt_logprobs",
+    "continuation_logprobs",
+    "num_prompt",
+)
 
 
 class Flaky(FakeRunner):
@@ -41,6 +53,9 @@ def fields_of(kind: str, max_tokens: int, seed: int) -> dict:
     match kind:
         case "score":
             fields["score_from"] = 1
+        case "continuations":
+            runs = [(1, 2, seed), (1, 2), (seed, 2, 2, 1), (1, 1, 2), (7,)]
+            fields |= {"max_tokens": 0, "continuations": merge_runs(runs[: 1 + max_tokens])[0]}
         case "stop":
             fields["sink"] = LetterSink(WORDS, ["ab", "cc"])
         case "constraint":
@@ -75,7 +90,7 @@ class EngineMachine(RuleBasedStateMachine):
         ids=st.lists(st.integers(1, 2), min_size=1, max_size=20),
         max_tokens=st.sampled_from([0, 1, 2, 7]),
         seed=st.integers(0, 3),
-        kind=st.sampled_from(["plain", "plain", "score", "stop", "constraint", "bad constraint"]),
+        kind=st.sampled_from(["plain", "plain", "score", "stop", "constraint", "bad constraint", "continuations"]),
         namespace=st.sampled_from(["", "", "", "tenant"]),
     )
     def submit(self, ids, max_tokens, seed, kind, namespace):
@@ -83,10 +98,12 @@ class EngineMachine(RuleBasedStateMachine):
         try:
             listener = self.one.submit(ids, namespace=namespace, **fields)
         except ContextLengthError:
-            assert len(ids) > self.runner.num_pages * self.runner.page_size
+            trie = fields.get("continuations")
+            num_tokens = len(ids) + (0 if trie is None else len(lay_out(trie, len(ids)).tokens))
+            assert num_tokens > self.runner.num_pages * self.runner.page_size
             return
         room = self.runner.num_pages * self.runner.page_size - len(ids) + 1
-        self.live[num] = (listener, ids, kind, min(max_tokens, room), seed)
+        self.live[num] = (listener, ids, kind, max_tokens if kind == "continuations" else min(max_tokens, room), seed)
 
     @rule(num_steps=st.integers(1, 6))
     def step(self, num_steps):
@@ -158,7 +175,7 @@ class EngineMachine(RuleBasedStateMachine):
     @staticmethod
     def _compare(got: Finished, ids, fields):
         alone = run_alone(ids, **fields)
-        for name in ("ids", "tokens", "reason", "stop", "is_complete", "tail_text", "prompt_logprobs", "num_prompt"):
+        for name in COMPARED:
             assert getattr(got, name) == getattr(alone, name), name
 
 
