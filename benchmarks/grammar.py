@@ -1,10 +1,13 @@
-"""How long a grammar makes a request wait: compiling, the first mask, and each mask on the way.
+"""Grammars beside their rivals: what compiles, what is decided rightly, and how long a request waits.
 
-    python benchmarks/grammar.py                                  # the schemas of the tests, the built-in tokenizer
-    python benchmarks/grammar.py --schemas FILE.jsonl [--limit N] # rows with `schema` and `valid`
+    python -m forktree.benchmarks.grammar --schemas FILE.jsonl [FILE.jsonl …]
+    python -m forktree.benchmarks.grammar --schemas FILE.jsonl --engines forktree,llguidance --limit 100 --json out.json
 
-A row of the file is one JSON object with `schema` and, in `valid`, instances whose tokens are walked. Times are of
-one thread; `new_mask` is the first look at a place in an output, `cached_mask` the second.
+A row of a file is one JSON object with `schema`, `valid` and `invalid` (`grammar_rows.py` says how instances are
+written). Every engine runs in a process of its own (`grammar_worker.py`), one thread, same vocabulary; a schema that
+takes too long costs its process and counts as timed out. *Passing*: compiled, every valid instance accepted, every
+invalid one rejected. *Over*: some valid instance is rejected. *Under*: some invalid one is accepted. Times are CPU
+time. A new mask is what the first request at a place in an output pays, a cached one what the second pays.
 """
 
 from __future__ import annotations
@@ -12,96 +15,242 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import select
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from forktree.backend.grammar.constraints import Constraint, Schema
-from forktree.backend.vocabulary import Vocabulary
-from forktree.lang.errors import ConstraintError
+from forktree.benchmarks.grammar_engines import ENGINES
+from forktree.benchmarks.grammar_rows import Row, load_rows
 
 DEFAULT_ROWS = Path(__file__).parent.parent / "tests/data/grammar/schemas.jsonl"
+START_LIMIT_S = 300.0
 
 
-class Times(NamedTuple):
-    """Seconds, by what they were spent on."""
+@dataclass(slots=True)
+class Verdict:
+    """What one engine made of one schema. `outcome` is a key of `OUTCOMES`."""
 
-    compile_s: list[float]
-    first_mask_s: list[float]
-    new_mask_s: list[float]
-    cached_mask_s: list[float]
-    advance_s: list[float]
+    row: str
+    outcome: str
+    reason: str = ""
+    first_mask_s: float | None = None
+    new_mask_s: list[float] = field(default_factory=list)
+    cached_mask_s: list[float] = field(default_factory=list)
+    over: list[int] = field(default_factory=list)
+    under: list[int] = field(default_factory=list)
+
+
+OUTCOMES = {
+    "pass": "all decided rightly",
+    "over": "a valid instance rejected",
+    "under": "an invalid one accepted",
+    "both": "over and under",
+    "refused": "refused, with a reason",
+    "timeout": "no mask in time",
+    "slow walk": "its instances took too long",
+    "crash": "the process died",
+}
+COMPILED = ("pass", "over", "under", "both", "slow walk")
+
+
+@dataclass(slots=True)
+class Report:
+    """All verdicts of one engine. `start_mb` is held once it is ready, `peak_mb` at most."""
+
+    engine: str
+    verdicts: list[Verdict] = field(default_factory=list)
+    start_s: float = 0.0
+    start_mb: float = 0.0
+    peak_mb: float = 0.0
+
+
+class Worker:
+    """A worker process; `answers` ends where it dies or is too slow."""
+
+    def __init__(self, engine: str, model: str) -> None:
+        command = [sys.executable, "-m", "forktree.benchmarks.grammar_worker", engine, model]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+        )
+        self._pending = b""
+
+    def ask(self, row: Row) -> None:
+        assert self._process.stdin is not None
+        line = json.dumps({"schema": row.schema, "valid": row.valid, "invalid": row.invalid}) + "\n"
+        self._process.stdin.write(line.encode())
+
+    def answer(self, limit_s: float) -> dict[str, Any] | None:
+        """The next line; None where none came in time.
+
+        Raises:
+            EOFError: the process died.
+        """
+        assert self._process.stdout is not None
+        until = time.monotonic() + limit_s
+        while b"\n" not in self._pending:
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                return None
+            piece = self._process.stdout.read(1 << 16)
+            if not piece:
+                raise EOFError
+            self._pending += piece
+        line, self._pending = self._pending.split(b"\n", 1)
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+class Judge:
+    """Runs rows through one engine, restarting its process where a row cost it."""
+
+    def __init__(self, engine: str, model: str, limit_s: float, walk_limit_s: float) -> None:
+        self.report = Report(engine)
+        self._model = model
+        self._limits = (limit_s, walk_limit_s)
+        self._worker: Worker | None = None
+
+    def judge(self, row: Row) -> Verdict:
+        worker = self._started()
+        verdict = Verdict(row.name, "crash")
+        try:
+            worker.ask(row)
+            self._fill(verdict, worker)
+        except (EOFError, BrokenPipeError):
+            verdict.outcome = "crash"
+        if verdict.outcome in ("crash", "timeout", "slow walk"):
+            self.stop()
+        self.report.verdicts.append(verdict)
+        return verdict
+
+    def _fill(self, verdict: Verdict, worker: Worker) -> None:
+        limit_s, walk_limit_s = self._limits
+        first = self._answer(worker, limit_s)
+        if first is None:
+            verdict.outcome = "timeout"
+            return
+        if first["event"] == "refused":
+            verdict.outcome, verdict.reason = "refused", first["reason"]
+            return
+        verdict.first_mask_s = first["seconds"]
+        walked = self._answer(worker, walk_limit_s)
+        if walked is None:
+            verdict.outcome = "slow walk"
+            return
+        verdict.new_mask_s, verdict.cached_mask_s = walked["new_mask_s"], walked["cached_mask_s"]
+        verdict.over, verdict.under = walked["over"], walked["under"]
+        kinds = {(False, False): "pass", (True, False): "over", (False, True): "under", (True, True): "both"}
+        verdict.outcome = kinds[bool(verdict.over), bool(verdict.under)]
+
+    def _answer(self, worker: Worker, limit_s: float) -> dict[str, Any] | None:
+        answer = worker.answer(limit_s)
+        if answer is not None:
+            self.report.peak_mb = max(self.report.peak_mb, answer["rss_mb"])
+        return answer
+
+    def _started(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker(self.report.engine, self._model)
+            ready = self._answer(self._worker, START_LIMIT_S)
+            if ready is None:
+                raise RuntimeError(f"{self.report.engine} did not start in {START_LIMIT_S:g} s")
+            self.report.start_s, self.report.start_mb = ready["seconds"], ready["rss_mb"]
+        return self._worker
+
+    def stop(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+            self._worker = None
+
+
+def run_engine(engine: str, rows: list[Row], options: argparse.Namespace) -> Report:
+    """Every row through one engine; Ctrl-C keeps what is done."""
+    judge = Judge(engine, options.model, options.time_limit, options.walk_limit)
+    try:
+        for done, row in enumerate(rows, start=1):
+            verdict = judge.judge(row)
+            if sys.stderr.isatty():
+                print(f"\r{engine} {done}/{len(rows)} {verdict.outcome:10}", end="", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print(f"\n{engine}: stopped after {len(judge.report.verdicts)} of {len(rows)} schemas", file=sys.stderr)
+    except EOFError:
+        print(f"{engine} does not start here; is it installed? (`pip install 'forktree[bench]'`)", file=sys.stderr)
+    finally:
+        judge.stop()
+    return judge.report
+
+
+def counts_table(reports: list[Report]) -> Iterator[str]:
+    yield "| engine | schemas | compiled | passing | over | under | both | refused | time-out | slow walk | crash |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    for report in reports:
+        found = Counter(verdict.outcome for verdict in report.verdicts)
+        total = len(report.verdicts) or 1
+        compiled = sum(found[outcome] for outcome in COMPILED)
+        cells = [f"{compiled} ({compiled / total:.1%})", f"{found['pass']} ({found['pass'] / total:.1%})"]
+        cells += [str(found[name]) for name in ("over", "under", "both", "refused", "timeout", "slow walk", "crash")]
+        yield f"| {report.engine} | {len(report.verdicts)} | " + " | ".join(cells) + " |"
+
+
+def times_table(reports: list[Report]) -> Iterator[str]:
+    yield "| engine | first mask, ms: p50 / p90 / p99 | new mask, µs: p50 / p99 | cached mask, µs: p50 / p99 | memory, MB |"
+    yield "|---|---|---|---|---|"
+    for report in reports:
+        first = [v.first_mask_s for v in report.verdicts if v.first_mask_s is not None]
+        new = [s for v in report.verdicts for s in v.new_mask_s]
+        cached = [s for v in report.verdicts for s in v.cached_mask_s]
+        cells = [_at(first, 1e3, 0.5, 0.9, 0.99), _at(new, 1e6, 0.5, 0.99), _at(cached, 1e6, 0.5, 0.99)]
+        cells.append(f"{report.start_mb:.0f} ready, {report.peak_mb:.0f} at most")
+        yield f"| {report.engine} | " + " | ".join(cells) + " |"
+
+
+def _at(seconds: list[float], scale: float, *quantiles: float) -> str:
+    ordered = sorted(seconds)
+    if not ordered:
+        return "–"
+    return " / ".join(f"{ordered[min(len(ordered) - 1, int(len(ordered) * q))] * scale:.4g}" for q in quantiles)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--schemas", type=Path, nargs="+", default=[DEFAULT_ROWS], help="JSON Lines of schemas")
+    parser.add_argument("--engines", default=",".join(ENGINES), help="comma-separated (default: all)")
+    parser.add_argument("--limit", type=int, help="a random sample of so many schemas, the same for every engine")
+    parser.add_argument("--time-limit", type=float, default=10.0, help="seconds to the first mask (default: 10)")
+    parser.add_argument("--walk-limit", type=float, default=60.0, help="seconds for a schema's instances (default: 60)")
+    parser.add_argument("--model", default="smollm2-135m", help="whose tokenizer (default: smollm2-135m)")
+    parser.add_argument("--json", type=Path, help="also write every verdict to this file")
+    options = parser.parse_args()
+    unknown = [name for name in options.engines.split(",") if name not in ENGINES]
+    if unknown:
+        parser.error(f"no engine {unknown[0]!r}; there are {', '.join(ENGINES)}")
+    return options
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schemas", type=Path, default=DEFAULT_ROWS)
-    parser.add_argument("--limit", type=int, default=200)
-    parser.add_argument("--model", default="smollm2-135m")
-    options = parser.parse_args()
-    rows = [json.loads(line) for line in options.schemas.read_text().splitlines()]
-    random.Random(0).shuffle(rows)
-    vocabulary, encode = _tokenizer(options.model)
-    times = Times([], [], [], [], [])
-    refused = sum(not _measure(row, vocabulary, encode, times) for row in rows[: options.limit])
-    print(f"{len(rows[: options.limit])} schemas, {refused} refused, vocabulary of {vocabulary.size}")
-    for name, seconds in times._asdict().items():
-        print(_line(name.removesuffix("_s"), seconds))
-
-
-def _tokenizer(model: str) -> tuple[Vocabulary, Any]:
-    from transformers import AutoTokenizer
-
+    options = _options()
     from forktree.backend.model.store import resolve_model
-    from forktree.backend.tokenizer import vocabulary_of
 
-    tokenizer = AutoTokenizer.from_pretrained(resolve_model(model))
-    return vocabulary_of(tokenizer), lambda text: tokenizer.encode(text, add_special_tokens=False)
-
-
-def _measure(row: dict[str, Any], vocabulary: Vocabulary, encode: Any, times: Times) -> bool:
-    """One schema; False where it is refused."""
-    start = time.perf_counter()
-    try:
-        constraint = Schema(row["schema"], order="any")
-    except ConstraintError:
-        return False
-    matcher = constraint.compile(vocabulary)
-    compiled = time.perf_counter()
-    matcher.mask()
-    times.compile_s.append(compiled - start)
-    times.first_mask_s.append(time.perf_counter() - start)
-    texts = (json.dumps(value, ensure_ascii=False, separators=(",", ":")) for value in row.get("valid", []))
-    _walk(constraint, vocabulary, map(encode, texts), times)
-    return True
-
-
-def _walk(constraint: Constraint, vocabulary: Vocabulary, outputs: Iterable[list[int]], times: Times) -> None:
-    for tokens in outputs:
-        matcher = constraint.compile(vocabulary)
-        for token in tokens:
-            start = time.perf_counter()
-            mask = matcher.mask()
-            made = time.perf_counter()
-            matcher.mask()
-            again = time.perf_counter()
-            if not mask[token // 32] >> (token % 32) & 1:
-                break
-            advancing = time.perf_counter()
-            matcher.advance(token)
-            times.advance_s.append(time.perf_counter() - advancing)
-            times.new_mask_s.append(made - start)
-            times.cached_mask_s.append(again - made)
-
-
-def _line(name: str, seconds: list[float]) -> str:
-    ordered = sorted(seconds) or [0.0]
-    at = [ordered[min(len(ordered) - 1, int(len(ordered) * q))] * 1000 for q in (0.5, 0.9, 0.99, 1.0)]
-    p50, p90, p99, most = at
-    return (
-        f"{name:12} p50 {p50:9.3f} ms   p90 {p90:9.3f} ms   p99 {p99:9.3f} ms   max {most:9.3f} ms   n {len(seconds)}"
-    )
+    options.model = str(resolve_model(options.model))
+    rows = [row for path in options.schemas for row in load_rows(path)]
+    if options.limit is not None:
+        rows = random.Random(0).sample(rows, min(options.limit, len(rows)))
+    reports = [run_engine(engine, rows, options) for engine in options.engines.split(",")]
+    print("\n".join([*counts_table(reports), "", *times_table(reports)]))
+    if options.json is not None:
+        options.json.write_text(json.dumps([asdict(report) for report in reports]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
