@@ -13,7 +13,8 @@ from forktree.backend.fake import Fake
 from forktree.lang import ir
 from forktree.lang.errors import BackendError
 from forktree.lang.expressions import gen
-from forktree.runtime.speculation import Group, Part, Speculation, group_of, split
+from forktree.lang.program import Speculation
+from forktree.runtime.speculation import Group, Part, group_of, split
 
 SHEET = "Name: Ada\nAge: 36\nJob: poet\nAnd so on."
 
@@ -170,6 +171,40 @@ def test_a_program_called_inside_another_speculates_by_its_own_word() -> None:
     backend = paid(model)
     assert outer.run(backend=backend).ret_value == (" poet", " 36")
     assert backend.num_requests == 1 + 2
+
+
+def test_a_traced_program_speculates_as_its_function_does() -> None:
+    backend = paid(model)
+    traced = together.trace()
+    state = traced.run(backend=backend)
+    assert state.ret_value == (" Ada", " 36", " poet")
+    assert state.text() == alone.run(backend=paid(model)).text()
+    assert backend.num_requests == 1
+    assert ft.explain_run(state).saved_tokens == 2 * state.meta("name").prompt_tokens > 0
+    again = ft.Program.from_json(traced.to_json())
+    assert again.run(backend=backend).meta("job").saved_tokens > 0
+    assert alone.trace().run(backend=paid(model)).meta("job").saved_tokens == 0
+
+
+async def test_a_traced_program_speculates_in_branches_maps_and_streams() -> None:
+    @ft.function(api_speculation=True)
+    def program(s, title, *, end):
+        s += f"{title} "
+        left, right = s.fork(2)
+        left += "Name:" + gen("name", stop="\n") + "\nAge:" + gen("age", stop="\n")
+        right += "Age:" + gen("years", stop="\n") + "\nJob:" + gen("job", stop="\n")
+        s.join(left, right)
+        s += f"{end}"
+        return s["name"], s["age"], s["years"], s["job"]
+
+    traced = program.bind(end="!").trace()
+    backend = paid(model)
+    results = traced.map([{"title": f"No. {i}", "backend": backend} for i in range(5)])
+    assert {result.value for result in results} == {(" Ada", " 36", " 36", " poet")}
+    assert backend.num_requests == 10
+    assert (await traced.arun(title="?", backend=backend)).ret_value == (" Ada", " 36", " 36", " poet")
+    assert list(traced.stream(title="?", backend=backend).text_iter("job")) == [" poet"]
+    assert backend.num_requests == 14
 
 
 def test_a_finished_state_can_be_appended_to() -> None:

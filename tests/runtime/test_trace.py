@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from forktree.backend.fake import Fake
 from forktree.lang.errors import LanguageError, RoleError, TraceError, UndefinedVariableError
 from forktree.lang.expressions import assistant, gen, select, system, user
+from forktree.lang.sampling import Sampling
 from forktree.runtime.function import function
 from forktree.runtime.programs import Program
 
@@ -303,3 +304,42 @@ def test_a_failing_generation_of_a_program_is_raised() -> None:
 
     with pytest.raises(ServerError):
         read_receipt.trace().run(text="x", backend=Fake({"receipt": ServerError("down"), "kind": "fuel"}))
+
+
+def test_a_program_keeps_the_sampling_of_its_function_and_of_those_that_it_calls() -> None:
+    @function
+    def inner(s):
+        s += gen("y", top_k=3)
+        return s["y"]
+
+    @function(sampling=Sampling(temperature=0.5, max_tokens=9))
+    def outer(s):
+        cold = inner.using(sampling=Sampling(temperature=0.0))
+        called = cold()
+        s += gen("x") + f"{called['y']}"
+
+    traced = outer.trace()
+    for program in (traced, type(traced).from_json(traced.to_json())):
+        assert program == traced
+        by_data, by_body = Fake({"x": "a", "y": "b"}), Fake({"x": "a", "y": "b"})
+        program.run(backend=by_data)
+        outer.run(backend=by_body)
+        for fake in (by_data, by_body):
+            asked = {request.name: request.sampling for request in fake.requests}
+            assert asked["x"] == Sampling(temperature=0.5, max_tokens=9)
+            assert asked["y"] == Sampling(temperature=0.0, max_tokens=9, top_k=3)
+    assert str(traced).startswith("program outer() with max_tokens=9 temperature=0.5\n")
+    overridden = Fake({"x": "a", "y": "b"})
+    traced.run(backend=overridden, sampling=Sampling(max_tokens=2))
+    assert {request.sampling.max_tokens for request in overridden.requests} == {2}
+
+
+def test_a_called_program_s_own_backend_cannot_be_data() -> None:
+    inner = function(lambda s: None).using(backend=Fake([]))
+
+    @function
+    def outer(s):
+        inner()
+
+    with pytest.raises(TraceError, match="its own backend"):
+        outer.trace()
