@@ -41,7 +41,8 @@ class PlainNumbers:
         )
         self.integer = t.alt([self._zero, t.cats([self._minus, t.byte(_NONZERO), digits])])
         self._zeros = t.repeat(t.byte(_digits(0, 0)), 0, None)
-        self.whole_valued = t.cats([self._minus, self._whole, t.optional(t.cat(t.literal("."), self._zeros))])
+        point_zeros = t.cat(t.literal("."), t.repeat(t.byte(_digits(0, 0)), 1, MAX_FRACTION))
+        self.whole = t.cats([self._minus, self._whole, t.optional(point_zeros)])
 
     def at_least(self, bound: Decimal, *, strictly: bool) -> Term:
         """Values ≥ bound, or > bound."""
@@ -150,4 +151,9 @@ def plain(value: Decimal) -> str:
     return f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
 
 
-MAX_DIGITS = 400
+def spellings(value: Decimal) -> list[str]:
+    """A number as digits, and as written with a needless fraction where the schema does so."""
+    shortest = plain(value)
+    exponent = value.as_tuple().exponent
+    written_long = isinstance(exponent, int) and exponent < 0 and "." not in shortest
+    return [shortest, f"{shortest}.0"] if written_long else [shortest]

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from decimal import Decimal
 from itertools import product
 from typing import NamedTuple, Protocol
 
 from forktree.backend.grammar.choices import any_of
-from forktree.backend.grammar.decimals import plain
 from forktree.backend.grammar.derivatives import Derivatives
 from forktree.backend.grammar.schema_shapes import (
     NEVER,
@@ -227,7 +225,7 @@ class ArrayWriter:
             found["null"] = literal("null")
         for numbers in meaning.numbers:
             for value in numbers.only or ():
-                found["number", value] = self._values.shape_text(Numbers(numbers.term, only=frozenset([value])))
+                found["number", value] = self._values.shape_text(Numbers(only=frozenset([value])))
         for strings in meaning.strings:
             for text in strings.only or ():
                 found["text", text] = self._values.shape_text(Strings(strings.term, frozenset([text])))
@@ -270,11 +268,3 @@ class ArrayWriter:
         """What follows a text that cannot be listed."""
         used = state.used if text is None else state.used | {("text", json.loads(b'"' + text + b'"'))}
         return self.unique_rest(shape, UniqueState(state.at + 1, used))
-
-
-def spellings(value: Decimal) -> list[str]:
-    """A number as digits, and as written with a needless fraction where the schema does so."""
-    shortest = plain(value)
-    exponent = value.as_tuple().exponent
-    written_long = isinstance(exponent, int) and exponent < 0 and "." not in shortest
-    return [shortest, f"{shortest}.0"] if written_long else [shortest]

@@ -15,11 +15,16 @@ from typing import Any
 
 from forktree.backend.grammar.choices import any_of
 from forktree.backend.grammar.codepoints import ANY
-from forktree.backend.grammar.decimals import MAX_DIGITS, PlainNumbers
 from forktree.backend.grammar.derivatives import Derivatives
+from forktree.backend.grammar.number_sets import (
+    ALL_NUMBERS,
+    MAX_DIGITS,
+    Numbers,
+    both_numbers,
+    not_numbers,
+)
 from forktree.backend.grammar.regex_ecma import parse_ecma
 from forktree.backend.grammar.regex_terms import search, whole_match
-from forktree.backend.grammar.remainders import Multiples
 from forktree.backend.grammar.schema_document import Document, Draft, Place
 from forktree.backend.grammar.schema_formats import (
     KNOWN_FORMATS,
@@ -27,6 +32,7 @@ from forktree.backend.grammar.schema_formats import (
     UNDECIDED_FORMATS,
     format_syntax,
 )
+from forktree.backend.grammar.schema_numbers import NumberWriting
 from forktree.backend.grammar.schema_shapes import (
     ANYTHING,
     NEVER,
@@ -37,7 +43,6 @@ from forktree.backend.grammar.schema_shapes import (
     Goal,
     KeyRule,
     Meaning,
-    Numbers,
     Objects,
     Strings,
     both_arrays,
@@ -49,7 +54,9 @@ from forktree.backend.grammar.schema_shapes import (
     united,
 )
 from forktree.backend.grammar.schema_syntax import TYPES, check_place
+from forktree.backend.grammar.substrings import json_pieces
 from forktree.backend.grammar.terms import Term
+from forktree.lang.constraints import VERBATIM
 from forktree.lang.errors import ConstraintError
 
 _REFUSED = {
@@ -63,11 +70,11 @@ _REFUSED = {
 class Interpreter:
     """Meanings of goals over one document, each worked out once."""
 
-    def __init__(self, document: Document, derivatives: Derivatives) -> None:
+    def __init__(self, document: Document, derivatives: Derivatives, numbers: NumberWriting) -> None:
         self.document = document
         self.derivatives = derivatives
         self.terms = derivatives.terms
-        self.numbers = PlainNumbers(self.terms)
+        self.numbers = numbers
         self.any_body = self.terms.any_chars("json")
         self._places: dict[str, Place] = {}
         self._meanings: dict[Goal, Meaning] = {}
@@ -76,7 +83,7 @@ class Interpreter:
         self._patterns: dict[str, Term] = {}
         self.anything = Meaning(
             (Strings(self.any_body),),
-            (Numbers(self.numbers.number),),
+            (ALL_NUMBERS,),
             (Arrays(),),
             (Objects(),),
             frozenset([True, False]),
@@ -239,12 +246,12 @@ class Interpreter:
         schema = place.schema
         parts = [self.any_body]
         low, high = int(schema.get("minLength", 0)), schema.get("maxLength")
-        if low or high is not None:
+        if high is not None and high < low:
+            raise ConstraintError(f"maxLength {high} is below minLength {low}", pointer=f"{place.pointer}/maxLength")
+        if VERBATIM in schema:
+            parts.append(self._pieces(place, low, None if high is None else int(high)))
+        elif low or high is not None:
             char = self.terms.char(ANY, "json")
-            if high is not None and high < low:
-                raise ConstraintError(
-                    f"maxLength {high} is below minLength {low}", pointer=f"{place.pointer}/maxLength"
-                )
             parts.append(self.terms.repeat(char, low, None if high is None else int(high)))
         if "pattern" in schema:
             parts.append(self.pattern(schema["pattern"], f"{place.pointer}/pattern"))
@@ -263,6 +270,18 @@ class Interpreter:
             self._patterns[pattern] = found
         return found
 
+    def _pieces(self, place: Place, low: int, high: int | None) -> Term:
+        """The JSON bodies of the literal pieces of a document that have `low` to `high` characters."""
+        keyword, pointer = place.schema[VERBATIM], f"{place.pointer}/{VERBATIM}"
+        if "document" not in keyword:
+            raise ConstraintError("a Verbatim field has no document: give it one, or gen(document=…)", pointer=pointer)
+        try:
+            machine = json_pieces(keyword["document"], keyword.get("unit", "character"))
+        except ConstraintError as error:
+            raise ConstraintError(error.reason, pointer=pointer) from None
+        start = machine.start(low, high)
+        return self.terms.machine(machine, start) if machine.is_live(start) else self.terms.empty
+
     def _format(self, name: str, pointer: str) -> list[Term]:
         if name in UNDECIDED_FORMATS:
             raise ConstraintError(f"format {name!r} cannot be decided by an automaton: drop it", pointer=pointer)
@@ -275,25 +294,18 @@ class Interpreter:
 
     def _numbers(self, place: Place, *, is_integer: bool) -> tuple[Numbers, ...]:
         schema = place.schema
-        parts = [self.numbers.whole_valued] if is_integer else []
-        for keyword, exclusive, make in (
-            ("minimum", "exclusiveMinimum", self.numbers.at_least),
-            ("maximum", "exclusiveMaximum", self.numbers.at_most),
-        ):
-            strictly = schema.get(exclusive) is True
-            if keyword in schema:
-                parts.append(make(_bound(schema[keyword], f"{place.pointer}/{keyword}"), strictly=strictly))
-            if exclusive in schema and not isinstance(schema[exclusive], bool):
-                parts.append(make(_bound(schema[exclusive], f"{place.pointer}/{exclusive}"), strictly=True))
-        if "multipleOf" in schema:
-            divisor = _bound(schema["multipleOf"], f"{place.pointer}/multipleOf")
-            machine = Multiples.of(divisor, is_integer=is_integer)
-            parts.append(self.terms.machine(machine, machine.start))
-            if is_integer:
-                parts.remove(self.numbers.whole_valued)  # the machine writes digits only
-        elif not is_integer or len(parts) > 1:
-            parts.append(self.numbers.number)
-        return self._live_numbers(Numbers(self.terms.both(parts), is_integer))
+        found: Numbers | None = Numbers(step=Decimal(1), is_integer=True) if is_integer else ALL_NUMBERS
+        for keyword in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
+            if keyword not in schema or isinstance(schema[keyword], bool):
+                continue
+            value = _bound(schema[keyword], f"{place.pointer}/{keyword}")
+            is_strict = keyword.startswith("exclusive") or schema.get(f"exclusive{keyword.capitalize()}") is True
+            demand = _demand_of(keyword, value, is_strict=is_strict)
+            found = both_numbers(found, demand) if found is not None else None
+        return self._written_numbers(found)
+
+    def _written_numbers(self, shape: Numbers | None) -> tuple[Numbers, ...]:
+        return (shape,) if shape is not None and self.numbers.can_write(shape) else ()
 
     def _arrays(self, place: Place) -> tuple[Arrays, ...]:
         schema = place.schema
@@ -379,9 +391,7 @@ class Interpreter:
         return self.terms.char(((ord(char), ord(char) + 1),), "json")
 
     def _number_set(self, values: frozenset[Decimal]) -> Numbers:
-        spelled = [self.numbers.equal_to(_bound(value, "")) for value in values]
-        term = self.terms.both([self.terms.alt(spelled), self.numbers.number])
-        return Numbers(term, all(value == value.to_integral_value() for value in values), values)
+        return Numbers(only=values, is_integer=all(value == value.to_integral_value() for value in values))
 
     # -- algebra --------------------------------------------------------------------------------------
 
@@ -421,27 +431,9 @@ class Interpreter:
         return state is not None and state.nullable
 
     def _both_numbers(self, left: Numbers, right: Numbers) -> tuple[Numbers, ...]:
-        is_integer = left.is_integer or right.is_integer
-        if left.only is None and right.only is None:
-            return self._live_numbers(Numbers(self.terms.both([left.term, right.term]), is_integer))
-        values = left.only if right.only is None else right.only if left.only is None else left.only & right.only
-        assert values is not None
-        kept = frozenset(value for value in values if all(self._has_number(one.term, value) for one in (left, right)))
-        if not kept:
-            return ()
-        found = self._number_set(kept)
-        return (Numbers(found.term, is_integer or found.is_integer, kept),)
-
-    def _has_number(self, term: Term, value: Decimal) -> bool:
-        from forktree.backend.grammar.decimals import plain
-
-        state = self.derivatives.run(term, plain(value).encode())
-        return state is not None and state.nullable
+        return self._written_numbers(both_numbers(left, right))
 
     def _live_strings(self, shape: Strings) -> tuple[Strings, ...]:
-        return (shape,) if self.derivatives.is_live(shape.term) else ()
-
-    def _live_numbers(self, shape: Numbers) -> tuple[Numbers, ...]:
         return (shape,) if self.derivatives.is_live(shape.term) else ()
 
     def complement(self, meaning: Meaning) -> Meaning:
@@ -467,8 +459,11 @@ class Interpreter:
         return self._live_strings(Strings(self.terms.both(left)))
 
     def _not_numbers(self, shapes: tuple[Numbers, ...]) -> tuple[Numbers, ...]:
-        left = [self.numbers.number, *(self.terms.without(one.term) for one in shapes)]
-        return self._live_numbers(Numbers(self.terms.both(left)))
+        found: tuple[Numbers, ...] = (ALL_NUMBERS,)
+        for shape in shapes:
+            merged = (self._both_numbers(a, b) for a, b in pairs(found, tuple(not_numbers(shape))))
+            found = tuple(dict.fromkeys(one for some in merged for one in some))
+        return found
 
     def _is_disjoint(self, left: Meaning, right: Meaning) -> bool:
         """Sound and quick: no value meets both. Objects are told apart by a constant or a missing name."""
@@ -523,6 +518,14 @@ def _written(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ",".join(f"{json.dumps(name)}:{_written(one)}" for name, one in value.items()) + "}"
     return json.dumps(value)
+
+
+def _demand_of(keyword: str, value: Decimal, *, is_strict: bool) -> Numbers:
+    if keyword == "multipleOf":
+        return Numbers(step=value)
+    if keyword.lower().endswith("minimum"):
+        return Numbers(low=value, is_above=is_strict)
+    return Numbers(high=value, is_below=is_strict)
 
 
 def _bound(value: int | Decimal, pointer: str) -> Decimal:

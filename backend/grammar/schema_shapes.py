@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from itertools import product
 from typing import Any
 
+from forktree.backend.grammar.number_sets import Numbers
 from forktree.backend.grammar.terms import Term
 from forktree.lang.errors import ConstraintError
 
@@ -49,18 +49,6 @@ class Strings:
 
     term: Term
     only: frozenset[str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """Values by the language of their spellings, closed under equal values.
-
-    `is_integer`: an integer was demanded, so the plain spelling is digits. `only`: as for strings.
-    """
-
-    term: Term
-    is_integer: bool = False
-    only: frozenset[Decimal] | None = None
 
 
 @dataclass(frozen=True, slots=True)

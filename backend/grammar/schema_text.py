@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any
 
 from forktree.backend.grammar.choices import any_of
-from forktree.backend.grammar.schema_arrays import ArrayWriter, goals_of, spellings
+from forktree.backend.grammar.schema_arrays import ArrayWriter, goals_of
 from forktree.backend.grammar.schema_meaning import Interpreter
 from forktree.backend.grammar.schema_objects import ObjectWriter
 from forktree.backend.grammar.schema_plans import ObjectPlan, plan_of
@@ -28,7 +28,8 @@ from forktree.backend.grammar.schema_shapes import (
     Strings,
     item_goal,
 )
-from forktree.backend.grammar.terms import Kind, Term, Terms
+from forktree.backend.grammar.substrings import written_pieces
+from forktree.backend.grammar.terms import Term, Terms
 from forktree.lang.errors import ConstraintError
 
 MAX_GOALS = 100_000
@@ -181,14 +182,13 @@ class Writer:
         """The texts of the values of a scalar shape."""
         if isinstance(shape, Strings):
             quote = self.terms.literal('"')
-            body = shape.term if shape.only is None else any_of(self.terms, shape.only, self.name_char)
+            body = (
+                written_pieces(self.terms, shape.term)
+                if shape.only is None
+                else any_of(self.terms, shape.only, self.name_char)
+            )
             return self.terms.cats([quote, body, quote])
-        if shape.only is not None:
-            return any_of(self.terms, (text for value in shape.only for text in spellings(value)))
-        numbers = self.interpreter.numbers
-        if not shape.is_integer or shape.term.kind is Kind.MACHINE:  # a machine of integers writes digits only
-            return shape.term
-        return numbers.integer if shape.term is numbers.whole_valued else self.terms.both([shape.term, numbers.integer])
+        return self.interpreter.numbers.text(shape)
 
     def name_text(self, text: str) -> Term:
         """A constant or a name, as JSON writers write it."""

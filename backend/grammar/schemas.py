@@ -9,6 +9,7 @@ from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.derivatives import Derivatives
 from forktree.backend.grammar.schema_document import Document
 from forktree.backend.grammar.schema_meaning import Interpreter
+from forktree.backend.grammar.schema_numbers import AnyWriting, PlainWriting
 from forktree.backend.grammar.schema_syntax import annotations_of, check
 from forktree.backend.grammar.schema_text import Writer
 from forktree.backend.grammar.terms import Term, Terms
@@ -32,7 +33,9 @@ def schema_automaton(spec: SchemaSpec) -> Automaton:
         return writer.resolve(key)
 
     terms = Terms(resolve)
-    interpreter = Interpreter(document, Derivatives(terms))
+    derivatives = Derivatives(terms)
+    numbers = AnyWriting(derivatives) if spec.numbers == "any" else PlainWriting(derivatives)
+    interpreter = Interpreter(document, derivatives, numbers)
     writer = Writer(interpreter, max_blanks=_max_blanks(spec.whitespace), any_order=spec.order == "any")
     try:
         return Automaton(terms, writer.start(interpreter.goal(document.place)))
@@ -55,8 +58,6 @@ def checked_options(order: object, whitespace: object, numbers: object) -> None:
         raise ConstraintError(f'whitespace must be "compact", "bounded" or a count of blanks, not {whitespace!r}')
     if numbers not in ("plain", "any"):
         raise ConstraintError(f'numbers must be "plain" or "any", not {numbers!r}')
-    if numbers == "any":
-        raise ConstraintError('numbers="any" is not supported')
 
 
 def schema_text(schema: Any) -> str:
