@@ -69,6 +69,7 @@ from forktree.lang.ported import (
 )
 from forktree.lang.sampling import Sampling
 from forktree.lang.tools import Tool, ToolCall
+from forktree.lang.verbatim import Verbatim
 from forktree.runtime.defaults import get_defaults, use
 from forktree.runtime.function import Function, function
 from forktree.runtime.journal import Journal
@@ -141,6 +142,7 @@ __all__ = [
     "TraceError",
     "UndefinedVariableError",
     "UnsupportedError",
+    "Verbatim",
     "assistant",
     "assistant_begin",
     "assistant_end",

@@ -7,7 +7,15 @@ local engine compiles it to an automaton, a service maps it to its own mechanism
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+from forktree.lang.errors import ConstraintError
+
+Unit = Literal["character", "word"]
+"""What a literal piece of a document is made of."""
+
+VERBATIM = "x-forktree-verbatim"
+"""The schema keyword of a string that is a literal piece: {"document": text, "unit": "character" or "word"}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +59,20 @@ class GrammarSpec:
 
 @dataclass(frozen=True, slots=True)
 class SubstringSpec:
-    """The whole output is a literal piece of `text`."""
+    """The whole output is a literal piece of `text`; by "word" it begins and ends with whole words."""
 
     text: str
+    unit: Unit = "character"
 
 
 ConstraintSpec = RegexSpec | ChoicesSpec | SchemaSpec | GrammarSpec | SubstringSpec
+
+
+def checked_unit(unit: Any) -> Unit:
+    """Raises ConstraintError where it is not one."""
+    if unit not in get_args(Unit):
+        raise ConstraintError(f'unit must be "character" or "word", not {unit!r}')
+    return unit  # type: ignore[no-any-return]
 
 
 @runtime_checkable

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,12 +19,14 @@ from forktree.lang.constraints import (
     GrammarSpec,
     HasSpec,
     RegexSpec,
+    SchemaSpec,
     SubstringSpec,
 )
 from forktree.lang.errors import ConstraintError, LanguageError
 from forktree.lang.sampling import Sampling
 from forktree.lang.tools import output_from_parallel_tools, output_from_tools
 from forktree.lang.types import Output, output_from_dtype, output_from_schema, output_from_spec
+from forktree.lang.verbatim import bound_spec
 
 _NO_SAMPLING = Sampling()
 _METHODS: tuple[str, ...] = get_args(ir.SelectMethod)
@@ -56,6 +59,7 @@ def gen(
     top_logprobs_num: int | None = None,
     return_text_in_logprobs: bool | None = None,
     parallel: bool | int = False,
+    document: str | None = None,
     **constraint: Any,
 ) -> ir.Gen | ir.Select:
     """The model continues the text; the value is read as `s[name]`.
@@ -64,6 +68,8 @@ def gen(
     `constraint=` with a constraint object. With `schema=` or `dtype=` the value is typed, and reading it raises
     IncompleteError when the output was cut before it was legal. What is not given is the run's default, then
     the model's own.
+
+    With `schema=` and `document=` every `Verbatim` in the schema that has no document of its own is a piece of this.
 
     With `tools=` the value is one `ToolCall`; with `parallel=True`, or the most calls as a number, a list of them.
 
@@ -111,6 +117,8 @@ def gen(
         output: Output | None = _parallel_calls(constraint, parallel, source)
     else:
         output = _output_of(constraint, source) if constraint else None
+    if document is not None:
+        output = _bound_output(output, document, source)
     return ir.Gen(name, sampling, output, on_budget, heal, source)
 
 
@@ -279,6 +287,14 @@ def _parallel_calls(constraint: dict[str, Any], parallel: bool | int, source: ir
             f"not with {sorted(constraint) or 'nothing'}{ir.at(source)}"
         )
     return output_from_parallel_tools(constraint["tools"], None if parallel is True else parallel)
+
+
+def _bound_output(output: Output | None, document: object, source: ir.Source | None) -> Output:
+    if isinstance(document, ir.Symbolic):
+        raise LanguageError(f"document= must be known when the program is traced{ir.at(source)}")
+    if output is None or not isinstance(output.spec, SchemaSpec):
+        raise LanguageError(f"document= goes with schema=; for one piece alone there is substring_of={ir.at(source)}")
+    return replace(output, spec=bound_spec(output.spec, document))
 
 
 def _check_pattern(pattern: object) -> str:

@@ -30,6 +30,7 @@ from forktree.lang.constraints import (
     SubstringSpec,
 )
 from forktree.lang.errors import ConstraintError, LanguageError
+from forktree.lang.verbatim import Verbatim, dumped_schema
 
 Kind = Literal["text", "json", "int", "float", "bool", "date", "datetime", "time", "choice"]
 
@@ -136,7 +137,9 @@ def output_from_schema(schema: Any) -> Output:
     if isinstance(schema, bool):
         return Output(SchemaSpec(json.dumps(schema)), "json", str(schema))
     if isinstance(schema, Mapping):
-        return Output(SchemaSpec(_dump_schema(schema)), "json", "json")
+        return Output(SchemaSpec(dumped_schema(schema)), "json", "json")
+    if isinstance(schema, Verbatim):
+        return Output(SchemaSpec(dumped_schema(schema.to_schema())), "json", "Verbatim")
     if isinstance(schema, str):
         return Output(SchemaSpec(_check_schema_text(schema)), "json", "json")
     return _output_from_type(schema)
@@ -150,13 +153,6 @@ def output_from_spec(spec: ConstraintSpec) -> Output:
         case RegexSpec() | ChoicesSpec() | GrammarSpec() | SubstringSpec():
             return Output(spec)
     raise LanguageError(f"{spec!r} is not a constraint")
-
-
-def _dump_schema(schema: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(schema, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConstraintError(f"the schema is not JSON: {error}") from error
 
 
 def _check_schema_text(text: str) -> str:

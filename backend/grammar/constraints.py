@@ -21,7 +21,7 @@ from forktree.backend.grammar.regex_syntax import parse_python
 from forktree.backend.grammar.regex_terms import whole_match
 from forktree.backend.grammar.schemas import annotations, schema_automaton, schema_text
 from forktree.backend.grammar.schemas import checked_options as checked_form
-from forktree.backend.grammar.substrings import SuffixMachine
+from forktree.backend.grammar.substrings import raw_pieces
 from forktree.backend.grammar.terms import Terms
 from forktree.backend.vocabulary import Vocabulary
 from forktree.lang.constraints import (
@@ -31,6 +31,8 @@ from forktree.lang.constraints import (
     RegexSpec,
     SchemaSpec,
     SubstringSpec,
+    Unit,
+    checked_unit,
 )
 from forktree.lang.errors import ConstraintError
 
@@ -156,12 +158,16 @@ class Schema(Constraint):
 
 
 class Substring(Constraint):
-    """The whole output is a literal piece of a text; the empty piece is one."""
+    """The whole output is a literal piece of a text; the empty piece is one.
 
-    def __init__(self, text: str) -> None:
+    Args:
+        unit: "word" takes only pieces that begin and end with whole words, which are what blanks separate.
+    """
+
+    def __init__(self, text: str, *, unit: Unit = "character") -> None:
         if not isinstance(text, str):
             raise ConstraintError(f"the document must be a text, not {type(text).__name__}")
-        self._spec = SubstringSpec(text)
+        self._spec = SubstringSpec(text, checked_unit(unit))
         super().__init__()
 
     @property
@@ -217,8 +223,8 @@ def constraint_from_spec(spec: ConstraintSpec) -> Constraint:
             return Choices(options)
         case SchemaSpec(schema, order, whitespace, numbers):
             return Schema(schema, order=order, whitespace=whitespace, numbers=numbers)
-        case SubstringSpec(text):
-            return Substring(text)
+        case SubstringSpec(text, unit):
+            return Substring(text, unit=unit)
         case GrammarSpec(text, start):
             return Grammar(text, start)
     assert_never(spec)
@@ -239,9 +245,9 @@ def _automaton(spec: ConstraintSpec) -> Automaton:
             return Automaton(terms, any_of(terms, options))
         case SchemaSpec():
             return schema_automaton(spec)
-        case SubstringSpec(text):
-            terms, machine = Terms(), SuffixMachine(text)
-            return Automaton(terms, terms.machine(machine, machine.start))
+        case SubstringSpec(text, unit):
+            terms, machine = Terms(), raw_pieces(text, unit)
+            return Automaton(terms, terms.machine(machine, machine.start()))
         case GrammarSpec():
             return grammar_automaton(spec)
     assert_never(spec)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import Any, get_args
 
 from forktree.backend.grammar.schema_document import (
     ONE_SCHEMA,
@@ -19,6 +19,7 @@ from forktree.backend.grammar.schema_document import (
     Place,
 )
 from forktree.backend.grammar.schema_formats import KNOWN_FORMATS
+from forktree.lang.constraints import VERBATIM, Unit
 from forktree.lang.errors import ConstraintError
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
@@ -66,6 +67,7 @@ _CONSTRAINTS = (
             "exclusiveMaximum",
             "dependencies",
             "dependentRequired",
+            VERBATIM,
         ]
     )
 ) - ANNOTATIONS
@@ -187,6 +189,12 @@ def _flag(draft: Draft, value: Any) -> str | None:
     return None if isinstance(value, bool) else "a boolean"
 
 
+def _verbatim(draft: Draft, value: Any) -> str | None:
+    is_right = isinstance(value, dict) and isinstance(value.get("document", ""), str)
+    is_right = is_right and not value.keys() - {"document", "unit"} and value.get("unit", "word") in get_args(Unit)
+    return None if is_right else 'an object with a text "document" and perhaps a "unit", "character" or "word"'
+
+
 _RULES: dict[str, Callable[[Draft, Any], str | None]] = {
     "type": _type,
     "enum": _enum,
@@ -196,6 +204,7 @@ _RULES: dict[str, Callable[[Draft, Any], str | None]] = {
     "items": _items,
     "multipleOf": _multiple,
     "uniqueItems": _flag,
+    VERBATIM: _verbatim,
 }
 
 

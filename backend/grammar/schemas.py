@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 from forktree.backend.grammar.automaton import Automaton
@@ -15,6 +14,7 @@ from forktree.backend.grammar.schema_text import Writer
 from forktree.backend.grammar.terms import Term, Terms
 from forktree.lang.constraints import SchemaSpec
 from forktree.lang.errors import ConstraintError
+from forktree.lang.verbatim import Verbatim, dumped_schema
 
 BOUNDED_BLANKS = 20
 
@@ -68,12 +68,11 @@ def schema_text(schema: Any) -> str:
     """
     if isinstance(schema, str):
         return schema
+    if isinstance(schema, Verbatim):
+        schema = schema.to_schema()
     if not isinstance(schema, dict | bool):
         raise ConstraintError(f"a schema must be a dict, a boolean or JSON text, not {type(schema).__name__}")
-    try:
-        return json.dumps(schema, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConstraintError(f"the schema is not JSON: {error}") from None
+    return dumped_schema(schema)
 
 
 def annotations(text: str) -> tuple[str, ...]:

@@ -135,7 +135,8 @@ class Terms:
 
     def machine(self, machine: Machine, state: Hashable) -> Term:
         nullable = machine.is_final(state)
-        return self._make(Kind.MACHINE, (machine, state), nullable=nullable, is_plain=True, flavour=None)
+        flavour = getattr(machine, "writing", None) if nullable else None  # who can end has whole characters behind
+        return self._make(Kind.MACHINE, (machine, state), nullable=nullable, is_plain=True, flavour=flavour)
 
     def capture(self, classes: Iterable[tuple[Term, Hashable]], text: bytes | None, context: Hashable) -> Term:
         """A key of one of some languages that share no text. `text` is what was read of it, None is not kept."""
