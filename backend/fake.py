@@ -102,9 +102,13 @@ class Fake:
             raise
         yield completion
 
-    def answer_at_hand(self, request: protocol.GenerateRequest) -> list[protocol.Delta | protocol.Completion] | None:
-        """The scripted answer where the script is data and nothing is held: see `protocol.AtHand`."""
-        if not self._is_at_hand or self._is_holding or self._closed:
+    @property
+    def answer_at_hand(self) -> protocol.AnswerAtHand | None:
+        """Where the script is data: see `protocol.AtHand`."""
+        return self._answer_now if self._is_at_hand and not self._is_holding else None
+
+    def _answer_now(self, request: protocol.GenerateRequest) -> list[protocol.Delta | protocol.Completion] | None:
+        if self._is_holding or self._closed:
             return None
         return self._events(request, self._ask(request))
 
@@ -311,14 +315,14 @@ def _prompt_ids(branch: protocol.Branch | None) -> list[int]:
 
 
 def _count_prompt(branch: protocol.Branch | None) -> int:
-    """How many ids `_prompt_ids` gives, without their checksums."""
+    """How many ids `_prompt_ids` gives, without their checksums; from the end of the branch to its beginning."""
     count, run = 0, ""
-    for segment in branch.segments() if branch is not None else ():
+    while branch is not None:
+        segment, branch = branch.segment, branch.parent
         if isinstance(segment, protocol.Text):
-            run += segment.text
+            run = segment.text + run
             continue
-        count += _count_tokens(run)
-        run = ""
+        count, run = count + _count_tokens(run), ""
         if isinstance(segment, protocol.Generated):
             count += len(segment.ids) or _count_tokens(segment.text)
         elif not isinstance(segment, protocol.ForkMark):

@@ -7,9 +7,10 @@ their values exactly as they would under the body, and one pass over the list st
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from forktree.lang import ir
 from forktree.lang.program import Op
@@ -35,6 +36,8 @@ class Program(ProgramData, Mappable):
 
     `run`, `arun`, `stream`, `map` and its kin are those of a `@function`.
     """
+
+    _prepared: tuple[_Stretch, ...] | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def is_async(self) -> bool:
@@ -126,7 +129,7 @@ class Program(ProgramData, Mappable):
         try:
             run.cork()
             player = _Player(run, trunk, arguments)
-            player.play(self.ops)
+            player.play(self._stretches())
             run.release()  # all is appended: nothing more can be asked for together
             run.finish_body_with(value_of_data(player.localised(self.returns), run))
             run.uncork()
@@ -134,6 +137,13 @@ class Program(ProgramData, Mappable):
             run.cancel()
             raise
         return run, State(trunk)
+
+    def _stretches(self) -> tuple[_Stretch, ...]:
+        """How a run appends the operations; worked out once."""
+        if self._prepared is None:
+            object.__setattr__(self, "_prepared", tuple(_stretches(self.ops)))
+        assert self._prepared is not None
+        return self._prepared
 
     def _check(self, arguments: dict[str, Any]) -> None:
         missing = [name for name in self.parameters if name not in arguments]
@@ -148,6 +158,31 @@ def _without_sources(ops: Iterable[Op]) -> Iterator[tuple[int, ir.Node]]:
         yield op.branch, replace(op.node, source=None)
 
 
+class _Stretch(NamedTuple):
+    """Steps in a row on one branch that are appended at once, or one step that is no append.
+
+    `is_fixed`: the nodes hold no argument and no variable, so every run appends the same ones.
+    """
+
+    branch: int
+    nodes: tuple[ir.Node, ...]
+    is_append: bool
+    is_fixed: bool
+
+
+def _stretches(ops: Iterable[Op]) -> Iterator[_Stretch]:
+    for (branch, is_append), group in itertools.groupby(ops, key=_place):
+        nodes = tuple(op.node for op in group)
+        if not is_append:
+            yield from (_Stretch(branch, (node,), False, False) for node in nodes)
+            continue
+        yield _Stretch(branch, nodes, True, not any(isinstance(each, ir.Argument | ir.Variable) for each in nodes))
+
+
+def _place(op: Op) -> tuple[int, bool]:
+    return op.branch, not isinstance(op.node, ir.Assign | ir.Fork | ir.Join | ir.Call)
+
+
 class _Player:
     """Appends one program's operations to one run: its branches by number, its arguments by value."""
 
@@ -157,22 +192,15 @@ class _Player:
         self._arguments = arguments
         self._num_calls: dict[int, int] = {}
 
-    def play(self, ops: Iterable[Op]) -> None:
-        """All operations in order; what stands in a row on one branch is appended at once."""
-        row: list[ir.Node] = []
-        on = 0
-        for branch, node in ops:
-            is_whole = isinstance(node, ir.Assign | ir.Fork | ir.Join | ir.Call)
-            if row and (branch != on or is_whole):
-                self._cursors[on].append(row)
-                row = []
-            if is_whole:
-                self._play_whole(branch, node)
-                continue
-            on = branch
-            row.append(self._appendable(node) if isinstance(node, ir.Argument | ir.Variable) else node)
-        if row:
-            self._cursors[on].append(row)
+    def play(self, stretches: Iterable[_Stretch]) -> None:
+        """All operations in order."""
+        for branch, nodes, is_append, is_fixed in stretches:
+            if not is_append:
+                self._play_whole(branch, nodes[0])
+            elif is_fixed:
+                self._cursors[branch].append(nodes)
+            else:
+                self._cursors[branch].append([self._filled_in(node) for node in nodes])
 
     def _play_whole(self, branch: int, node: ir.Node) -> None:
         """A step that is no append."""
@@ -194,10 +222,13 @@ class _Player:
             case _:
                 raise AssertionError(f"{type(node).__name__} is appended")
 
-    def _appendable(self, node: ir.Argument | ir.Variable) -> ir.Node:
+    def _filled_in(self, node: ir.Node) -> ir.Node:
+        """The node with what this run knows in the place of an argument, and its own number of a branch."""
         if isinstance(node, ir.Argument):
             return ir.Text(show(follow(self._arguments[node.name], node.path), node), source=node.source)
-        return replace(node, branch=self._cursors[node.branch].id)
+        if isinstance(node, ir.Variable):
+            return replace(node, branch=self._cursors[node.branch].id)
+        return node
 
     def localised(self, data: Any) -> Any:
         """Data with arguments filled in and variables of this run's branches."""
@@ -206,11 +237,9 @@ class _Player:
                 value = follow(self._arguments[data.name], data.path)
                 return show(value, data) if data.conversion or data.format_spec else value
             case ir.Variable():
-                return self._appendable(data)
+                return self._filled_in(data)
             case ir.Sequence(items=items):
-                return ir.Sequence(
-                    tuple(self._appendable(i) if isinstance(i, ir.Argument | ir.Variable) else i for i in items)  # type: ignore[misc]
-                )
+                return ir.Sequence(tuple(self._filled_in(item) for item in items))  # type: ignore[misc]
             case tuple():
                 return tuple(self.localised(item) for item in data)
             case list():

@@ -17,7 +17,7 @@ model generated. Adjacent text is tokenised as one run, closed by a generation, 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -229,10 +229,14 @@ class PlannedPrompt:
     Attributes:
         ids: its tokens.
         num_cacheable: how many of the first may come from a cache; the others are computed whatever it holds.
+        num_scratch: tokens that are computed behind them and not kept: those of the options of a select.
+        num_behind: most tokens of one option behind them.
     """
 
     ids: tuple[int, ...]
     num_cacheable: int
+    num_scratch: int = 0
+    num_behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,14 +294,21 @@ class Backend(Protocol):
         ...
 
 
+AnswerAtHand = Callable[[GenerateRequest], Sequence[Delta | Completion] | None]
+
+
 class AtHand(Protocol):
     """What a backend may offer besides, where some answers need no waiting (a script's, a record's, a cache's).
 
     Such an answer is taken in the thread that asks, without a turn of the loop.
     """
 
-    def answer_at_hand(self, request: GenerateRequest) -> Sequence[Delta | Completion] | None:
-        """All that `stream` would give, or None where `stream` has to be asked. From any thread; never waits."""
+    @property
+    def answer_at_hand(self) -> AnswerAtHand | None:
+        """From a request to all that `stream` would give, or to None where `stream` has to be asked.
+
+        Called from any thread; never waits. No function at all where nothing is at hand now.
+        """
         ...
 
 
@@ -305,7 +316,7 @@ class Planner(Protocol):
     """What a backend may offer besides, each for itself, so that a plan is exact. Nothing is computed or changed."""
 
     async def plan_prompts(self, request: GenerateRequest | ScoreRequest) -> list[PlannedPrompt]:
-        """What the request would make it compute: one prompt, or for a select one an option."""
+        """What the request would make it compute: one prompt, or for a select one or more."""
         ...
 
     async def count_cached(self, prompts: list[tuple[int, ...]]) -> list[int]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from forktree.lang.errors import RunCancelledError
 from forktree.lang.program import Speculation
 from forktree.lang.sampling import Sampling
 from forktree.runtime.executor import Executor
-from forktree.runtime.protocol import Backend, Branch, Completion, Delta, GenerateRequest
+from forktree.runtime.protocol import AnswerAtHand, Backend, Branch
 from forktree.runtime.record import Recorder
 from forktree.runtime.values import Callback, Failure, Value
 
@@ -31,8 +31,6 @@ class Scope(Protocol):
 
     def call(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State: ...
 
-
-AnswerAtHand = Callable[[GenerateRequest], Sequence[Delta | Completion] | None]
 
 current_scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("forktree_scope", default=None)
 
