@@ -1,13 +1,13 @@
-"""Which tokens are legal in a state: the automaton walked through the vocabulary's trie, level by level.
+"""Which tokens are legal in a state, packed into a mask.
 
-A level is a few numpy gathers over the nodes still alive, so a sparse state costs little and a dense one about a
-millisecond for 50,000 tokens. A mask depends on the state alone and is kept for the next visit, in a cache bounded
-by bytes; states that differ only in counts larger than the longest token share one mask.
+A mask depends on the state alone and is kept for the next visit, in a cache bounded by bytes; states that differ
+only in counts larger than the longest token share one mask. `walks` finds the tokens.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,14 @@ from forktree.backend.grammar.forced import ForcedRuns
 from forktree.backend.grammar.reach import finishable
 from forktree.backend.grammar.terms import Term
 from forktree.backend.grammar.trie import Ints, Trie
+from forktree.backend.grammar.walks import Walks
+
+if TYPE_CHECKING:
+    from forktree.backend.grammar.completions import Completions
 
 Mask = NDArray[np.int32]
 
 MAX_MASK_BYTES = 64 << 20
-MAX_ROWS = 50_000
-_DEAD = 0
-_FEW = 64  # nodes; below that, single steps are cheaper than numpy's calls
 
 
 class Masks:
@@ -43,9 +44,10 @@ class Masks:
         self.automaton = automaton = cut or automaton
         self.trie = trie
         self.forced = ForcedRuns(self)
+        self._completions: Completions | None = None
         self._masks: OrderedDict[Term, Mask] = OrderedDict()
         self._capacity = max(16, MAX_MASK_BYTES // (4 * self.num_words))
-        self._rows = _Rows(automaton)
+        self._walks = Walks(automaton, trie)
         eos = np.array(sorted(trie.vocabulary.eos_ids), dtype=np.int32)
         self._eos = eos[eos < trie.vocabulary.size]
         self._end = self._packed(np.empty(0, dtype=np.int32), ends=True)
@@ -68,6 +70,21 @@ class Masks:
         """No token at all: what follows an end."""
         return self._nothing
 
+    @property
+    def is_restricted(self) -> bool:
+        """The vocabulary lacks bytes, so that some states that the automaton could finish tokens cannot."""
+        return self._finishable is not None
+
+    @property
+    def completions(self) -> Completions:
+        """How few tokens end an output; made when first asked for."""
+        with self.automaton.lock:
+            if self._completions is None:
+                from forktree.backend.grammar.completions import Completions
+
+                self._completions = Completions(self)
+        return self._completions
+
     def can_finish(self, state: Term) -> bool:
         """Whether tokens of this vocabulary can spell an output from here."""
         return self._finishable is None or state in self._finishable
@@ -81,7 +98,7 @@ class Masks:
         return mask
 
     def _legal_tokens(self, state: Term) -> list[int]:
-        found: list[int] = self.trie.tokens_at(self._rows.walk(self.trie, state, 0)).tolist()
+        found: list[int] = self.trie.tokens[self._walks.rows(state)].tolist()
         return found
 
     def _finishing(self, state: Term) -> Mask:
@@ -101,8 +118,7 @@ class Masks:
         key = clipped(self.automaton.terms, state, self.trie.longest)
         mask = self._masks.get(key)
         if mask is None:
-            nodes = self._rows.walk(self.trie, key, 0)
-            mask = self._packed(self.trie.tokens_at(nodes), ends=key.nullable)
+            mask = self._packed(self.trie.tokens[self._walks.rows(key)], ends=key.nullable)
             self._keep(key, mask)
         if state.captures:
             mask = self._checked(state, mask)
@@ -134,7 +150,7 @@ class Masks:
     def tokens_below(self, state: Term, node: int) -> Ints:
         """Tokens in the subtree of `node`, itself excluded, whose bytes after it are legal from `state`."""
         with self.automaton.lock:
-            found = self.trie.tokens_at(self._rows.walk(self.trie, state, node))
+            found = self.trie.tokens[self._walks.rows(state, node)]
         if not state.captures:
             return found
         token_bytes, depth = self.trie.vocabulary.token_bytes, self.trie.depth(node)
@@ -148,80 +164,3 @@ class Masks:
         mask = np.packbits(bits, bitorder="little").view(np.int32)
         mask.flags.writeable = False
         return mask
-
-
-class _Rows:
-    """The automaton's transitions as a dense table, a row a state, filled when a walk first needs it."""
-
-    def __init__(self, automaton: Automaton) -> None:
-        self._automaton = automaton
-        self._clear()
-
-    def _clear(self) -> None:
-        self._numbers: dict[Term, int] = {}
-        self._states: list[Term | None] = [None]
-        self._table = np.zeros((64, 256), dtype=np.int32)
-        self._is_filled = np.zeros(64, dtype=np.bool_)
-        self._is_filled[_DEAD] = True
-
-    def walk(self, trie: Trie, state: Term, node: int) -> Ints:
-        """The nodes below `node` that are alive."""
-        if len(self._states) > MAX_ROWS:
-            self._clear()
-        alive: list[Ints] = [np.empty(0, dtype=np.int32)]
-        self._collect(trie, np.array([node], dtype=np.int32), np.array([self._number(state)], dtype=np.int32), alive)
-        return np.concatenate(alive)
-
-    def _collect(self, trie: Trie, nodes: Ints, states: Ints, alive: list[Ints]) -> None:
-        """Level by level while levels are wide, node by node where they are narrow: the long tokens are few."""
-        while int(trie.num_children[nodes].sum()) > _FEW:
-            self._fill(states)
-            children = trie.children_of(nodes)
-            states = self._table[np.repeat(states, trie.num_children[nodes]), trie.byte[children]]
-            kept = np.flatnonzero(states)
-            nodes, states = children[kept], states[kept]
-            alive.append(nodes)
-        self._collect_few(trie, list(zip(nodes.tolist(), states.tolist(), strict=True)), alive)
-
-    def _collect_few(self, trie: Trie, pending: list[tuple[int, int]], alive: list[Ints]) -> None:
-        found: list[int] = []
-        firsts, counts = trie.child_spans
-        while pending:
-            node, state = pending.pop()
-            first, count = firsts[node], counts[node]
-            if count > _FEW:
-                self._collect(trie, np.array([node], dtype=np.int32), np.array([state], dtype=np.int32), alive)
-            elif count:
-                if not self._is_filled[state]:
-                    self._fill(np.array([state], dtype=np.int32))
-                row = self._table[state]
-                for child in range(first, first + count):
-                    reached = int(row[trie.byte[child]])
-                    if reached != _DEAD:
-                        found.append(child)
-                        pending.append((child, reached))
-        alive.append(np.array(found, dtype=np.int32))
-
-    def _number(self, state: Term) -> int:
-        number = self._numbers.get(state)
-        if number is None:
-            number = len(self._states)
-            self._numbers[state] = number
-            self._states.append(state)
-            if number == len(self._table):
-                self._table = np.concatenate([self._table, np.zeros_like(self._table)])
-                self._is_filled = np.concatenate([self._is_filled, np.zeros_like(self._is_filled)])
-        return number
-
-    def _fill(self, states: Ints) -> None:
-        missing = states[~self._is_filled[states]]
-        if not len(missing):
-            return
-        for number in np.unique(missing).tolist():
-            state = self._states[number]
-            assert state is not None
-            for mask, target in self._automaton.loose_arcs(state):
-                bits = np.frombuffer(mask.to_bytes(32, "little"), dtype=np.uint8)
-                reached = self._number(target)
-                self._table[number, np.unpackbits(bits, bitorder="little").view(np.bool_)] = reached
-            self._is_filled[number] = True
