@@ -50,14 +50,27 @@ ONE_SCHEMA = frozenset(
 SCHEMA_LISTS = frozenset(["allOf", "anyOf", "oneOf", "prefixItems"])
 SCHEMA_MAPS = frozenset(["properties", "patternProperties", "dependentSchemas", "$defs", "definitions"])
 
+Scope = tuple[tuple[str, str], ...]
+Key = tuple[str, Scope]
+_RECURSIVE = ""  # the name that `$recursiveAnchor: true` gives the root of its resource
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A subschema: where it is, what it says, and the URI that references in it are relative to."""
+    """A subschema: where it is, what it says, and the URI that references in it are relative to.
+
+    `scope`: for each name that dynamic references may find at several places, the pointer of the outermost one on
+    the way here, sorted by name. The same subschema in another scope may mean something else.
+    """
 
     pointer: str
     schema: Any = field(hash=False, compare=False)
     base: str = ""
+    scope: Scope = ()
+
+    @property
+    def key(self) -> Key:
+        return self.pointer, self.scope
 
 
 class Document:
@@ -73,12 +86,22 @@ class Document:
         self._bases: dict[str, str] = {}
         self._resources: dict[str, str] = {"": ""}
         self._anchors: dict[tuple[str, str], str] = {}
-        self.dynamic_anchors: set[str] = set()
+        self._dynamic: dict[str, dict[str, str]] = {}  # by resource: the pointers of its dynamic anchors
         self._index(Place("", self.root, ""))
+        names = [name for anchors in self._dynamic.values() for name in anchors]
+        self._contested = frozenset(name for name in names if names.count(name) > 1)
 
     @property
     def place(self) -> Place:
-        return Place("", self.root, self._bases.get("", ""))
+        base = self._bases.get("", "")
+        return Place("", self.root, base, self._entered((), base))
+
+    def _entered(self, scope: Scope, base: str) -> Scope:
+        """The scope after a resource was entered: the first on the way to define a name keeps it."""
+        anchors = self._dynamic.get(base, {})
+        known = dict(scope)
+        added = [(name, anchors[name]) for name in anchors if name in self._contested and name not in known]
+        return tuple(sorted((*scope, *added))) if added else scope
 
     def places(self) -> Iterator[Place]:
         """Every subschema, parents first."""
@@ -94,7 +117,8 @@ class Document:
         for step in steps:
             schema = schema[step]
             pointer += "/" + _escaped(str(step))
-        return Place(pointer, schema, self._bases.get(pointer, place.base))
+        base = self._bases.get(pointer, place.base)
+        return Place(pointer, schema, base, place.scope if base == place.base else self._entered(place.scope, base))
 
     def children(self, place: Place) -> list[Place]:
         """The subschemas that the keywords of a schema hold."""
@@ -122,7 +146,7 @@ class Document:
         reference = place.schema[keyword]
         here = f"{place.pointer}/{keyword}"
         try:
-            uri, fragment = urldefrag(urljoin(place.base, reference))
+            uri, fragment = urldefrag(_joined(place.base, reference))
         except ValueError as error:
             raise ConstraintError(f"{reference!r} is no URI reference: {error}", pointer=here) from None
         root = self._resources.get(uri)
@@ -133,14 +157,19 @@ class Document:
                 f"{reference!r} points outside this document; put what it points to under $defs", pointer=here
             )
         if not fragment or fragment.startswith("/"):
-            return self._at(root, unquote(fragment), reference, here)
-        anchored = self._anchors.get((uri, unquote(fragment)))
+            target = root + unquote(fragment)
+            if keyword == "$recursiveRef" and target == self._dynamic.get(uri, {}).get(_RECURSIVE):
+                target = dict(place.scope).get(_RECURSIVE, target)
+            return self._at(target, place.scope, reference, here)
+        name = unquote(fragment)
+        anchored = self._anchors.get((uri, name))
         if anchored is None:
             raise ConstraintError(f"{reference!r} points to nothing in this document", pointer=here)
-        return self._at(anchored, "", reference, here)
+        if keyword == "$dynamicRef" and self._dynamic.get(uri, {}).get(name) == anchored:
+            anchored = dict(place.scope).get(name, anchored)
+        return self._at(anchored, place.scope, reference, here)
 
-    def _at(self, root: str, pointer: str, reference: str, here: str) -> Place:
-        whole = root + pointer
+    def _at(self, whole: str, scope: Scope, reference: str, here: str) -> Place:
         value: Any = self.root
         base = self._bases.get("", "")
         path = ""
@@ -152,7 +181,7 @@ class Document:
                 raise ConstraintError(f"{reference!r} points to nothing in this document", pointer=here) from None
             path += "/" + _escaped(name)
             base = self._bases.get(path, base)
-        return Place(path, value, base)
+        return Place(path, value, base, self._entered(scope, base))
 
     def _index(self, root: Place) -> None:
         """Notes the URI of every place and every name that a reference may use."""
@@ -174,7 +203,7 @@ class Document:
         if not isinstance(name, str) or ("$ref" in schema and self.draft <= Draft.D7):
             return place.base
         try:
-            uri, fragment = urldefrag(urljoin(place.base, name))
+            uri, fragment = urldefrag(_joined(place.base, name))
         except ValueError as error:
             raise ConstraintError(f"$id {name!r} is no URI: {error}", pointer=place.pointer) from None
         if fragment and self.draft <= Draft.D7:
@@ -189,7 +218,16 @@ class Document:
             if isinstance(name, str):
                 self._anchors[base, name] = place.pointer
                 if keyword == "$dynamicAnchor":
-                    self.dynamic_anchors.add(name)
+                    self._dynamic.setdefault(base, {})[name] = place.pointer
+        if place.schema.get("$recursiveAnchor") is True and self.draft == Draft.D2019:
+            self._dynamic.setdefault(base, {})[_RECURSIVE] = place.pointer
+
+
+def _joined(base: str, reference: str) -> str:
+    """A reference against its base; `urljoin` knows nothing of schemes such as `urn`."""
+    if reference.startswith("#"):
+        return urldefrag(base).url + reference
+    return urljoin(base, reference)
 
 
 def _is_map(value: Any) -> bool:
@@ -205,7 +243,7 @@ def _loaded(text: str) -> Any:
         raise ConstraintError(f"the schema has {len(text)} characters, the limit is {MAX_SCHEMA_BYTES}")
     try:
         return json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
-    except (json.JSONDecodeError, InvalidOperation) as error:
+    except (ValueError, InvalidOperation) as error:
         raise ConstraintError(f"the schema is not JSON: {error}") from None
     except RecursionError:
         raise ConstraintError("the schema nests too deep to be read") from None

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from forktree.backend.grammar.choices import any_of
 from forktree.backend.grammar.codepoints import ANY
@@ -25,7 +25,8 @@ from forktree.backend.grammar.number_sets import (
 )
 from forktree.backend.grammar.regex_ecma import parse_ecma
 from forktree.backend.grammar.regex_terms import search, whole_match
-from forktree.backend.grammar.schema_document import Document, Draft, Place
+from forktree.backend.grammar.schema_document import Document, Draft, Key, Place
+from forktree.backend.grammar.schema_evaluated import Outcomes
 from forktree.backend.grammar.schema_formats import (
     KNOWN_FORMATS,
     MAX_HOSTNAME,
@@ -42,6 +43,7 @@ from forktree.backend.grammar.schema_shapes import (
     Contains,
     Goal,
     KeyRule,
+    Keys,
     Meaning,
     Objects,
     Strings,
@@ -59,12 +61,21 @@ from forktree.backend.grammar.terms import Term
 from forktree.lang.constraints import VERBATIM
 from forktree.lang.errors import ConstraintError
 
-_REFUSED = {
-    "$dynamicRef": "dynamic references are not supported: use $ref",
-    "$recursiveRef": "dynamic references are not supported: use $ref",
-    "unevaluatedProperties": "unevaluatedProperties is not supported: use additionalProperties",
-    "unevaluatedItems": "unevaluatedItems is not supported: use items",
-}
+Result = TypeVar("Result")
+
+_APPLICATORS = (
+    "$ref",
+    "$dynamicRef",
+    "$recursiveRef",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+)
 
 
 class Interpreter:
@@ -76,11 +87,12 @@ class Interpreter:
         self.terms = derivatives.terms
         self.numbers = numbers
         self.any_body = self.terms.any_chars("json")
-        self._places: dict[str, Place] = {}
+        self._places: dict[Key, Place] = {}
         self._meanings: dict[Goal, Meaning] = {}
-        self._by_pointer: dict[str, Meaning] = {}
-        self._open: list[str] = []
+        self._by_place: dict[Key, Meaning] = {}
+        self._open: list[Key] = []
         self._patterns: dict[str, Term] = {}
+        self.outcomes = Outcomes(self)
         self.anything = Meaning(
             (Strings(self.any_body),),
             (ALL_NUMBERS,),
@@ -96,8 +108,8 @@ class Interpreter:
             return ANYTHING
         if place.schema is False:
             return NEVER
-        self._places.setdefault(place.pointer, place)
-        return goal_of(("schema", place.pointer))
+        self._places.setdefault(place.key, place)
+        return goal_of(("schema", *place.key))
 
     def pointer_of(self, goal: Goal) -> str:
         """Where a goal comes from, for messages."""
@@ -106,6 +118,8 @@ class Interpreter:
                 return str(atom[1])
             if atom[0] == "not":
                 return self.pointer_of(atom[1])
+            if atom[0] == "or":
+                return self.pointer_of(frozenset().union(*atom[1]))
         return ""
 
     def meaning(self, goal: Goal) -> Meaning:
@@ -125,23 +139,26 @@ class Interpreter:
     def _atom(self, atom: Atom) -> Meaning:
         match atom[0]:
             case "schema":
-                return self._schema(self._places[atom[1]])
+                return self.schema(self._places[atom[1:]])
             case "const":
                 return self._values([json.loads(atom[1], parse_float=Decimal)])
             case "not":
                 return self.complement(self.meaning(atom[1]))
+            case "or":
+                return united(map(self.meaning, atom[1]))
         return NOTHING
 
     # -- one schema -----------------------------------------------------------------------------------
 
-    def _schema(self, place: Place) -> Meaning:
-        found = self._by_pointer.get(place.pointer)
+    def schema(self, place: Place) -> Meaning:
+        """What a subschema allows."""
+        found = self._by_place.get(place.key)
         if found is None:
-            if place.pointer in self._open:
+            if place.key in self._open:
                 raise ConstraintError("the schema refers to itself without end", pointer=place.pointer)
-            self._open.append(place.pointer)
+            self._open.append(place.key)
             try:
-                found = self._by_pointer[place.pointer] = self._read(place)
+                found = self._by_place[place.key] = self._read(place)
             finally:
                 self._open.pop()
         return found
@@ -152,61 +169,64 @@ class Interpreter:
         if isinstance(schema, bool):
             return self.anything if schema else NOTHING
         if "$ref" in schema and self.document.draft <= Draft.D7:
-            return self._reference(place)  # its neighbours mean nothing in these drafts
-        for keyword, reason in _REFUSED.items():
+            return self._reference("$ref", place)  # its neighbours mean nothing in these drafts
+        if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
+            return united(meaning for meaning, _ in self.outcomes.of(place))
+        found = self.own(place)
+        for keyword in _APPLICATORS:
             if keyword in schema:
-                raise ConstraintError(reason, pointer=f"{place.pointer}/{keyword}")
-        found = self._own(place)
-        for keyword, read in self._applicators().items():
-            if keyword in schema:
-                found = self.both(found, read(place))
+                found = self.both(found, self.applied(place, keyword))
         return found
 
-    def _applicators(self) -> dict[str, Callable[[Place], Meaning]]:
-        return {
-            "const": lambda place: self._values([place.schema["const"]]),
-            "enum": lambda place: self._values(place.schema["enum"]),
-            "$ref": self._reference,
-            "allOf": self._all_of,
-            "anyOf": lambda place: united(map(self._schema, self._each(place, "anyOf"))),
-            "oneOf": self._one_of,
-            "not": lambda place: self.complement(self._schema(self.document.child(place, "not"))),
-            "if": self._conditional,
-            "dependentRequired": partial(self._dependent, "dependentRequired"),
-            "dependentSchemas": partial(self._dependent, "dependentSchemas"),
-            "dependencies": partial(self._dependent, "dependencies"),
-        }
+    def applied(self, place: Place, keyword: str) -> Meaning:
+        """What a keyword that combines schemas allows."""
+        return located(place, keyword, partial(self._applied, place, keyword))
 
-    def _each(self, place: Place, keyword: str) -> list[Place]:
+    def _applied(self, place: Place, keyword: str) -> Meaning:
+        match keyword:
+            case "allOf":
+                return self._all_of(place)
+            case "anyOf":
+                return united(map(self.schema, self.each(place, "anyOf")))
+            case "oneOf":
+                return self._one_of(place)
+            case "not":
+                return self.complement(self.schema(self.document.child(place, "not")))
+            case "if":
+                return self._conditional(place)
+            case "dependentRequired" | "dependentSchemas" | "dependencies":
+                return self._dependent(keyword, place)
+        return self._reference(keyword, place)
+
+    def each(self, place: Place, keyword: str) -> list[Place]:
         return [self.document.child(place, keyword, at) for at in range(len(place.schema[keyword]))]
 
-    def _reference(self, place: Place) -> Meaning:
-        target = self.document.resolve(place, "$ref")
-        return self._schema(target)
+    def _reference(self, keyword: str, place: Place) -> Meaning:
+        return self.schema(self.document.resolve(place, keyword))
 
     def _all_of(self, place: Place) -> Meaning:
         found = self.anything
-        for one in self._each(place, "allOf"):
-            found = self.both(found, self._schema(one))
+        for one in self.each(place, "allOf"):
+            found = self.both(found, self.schema(one))
         return found
 
     def _one_of(self, place: Place) -> Meaning:
         """Exactly one: each branch without the others, where they can meet at all."""
-        meanings = [self._schema(one) for one in self._each(place, "oneOf")]
+        meanings = [self.schema(one) for one in self.each(place, "oneOf")]
         found = []
         for at, meaning in enumerate(meanings):
             for other, excluded in enumerate(meanings):
-                if other != at and not self._is_disjoint(meaning, excluded):
+                if other != at and not self.is_disjoint(meaning, excluded):
                     meaning = self.both(meaning, self.complement(excluded))
             found.append(meaning)
         return united(found)
 
     def _conditional(self, place: Place) -> Meaning:
-        condition = self._schema(self.document.child(place, "if"))
+        condition = self.schema(self.document.child(place, "if"))
         branches = []
         for keyword, branch in (("then", condition), ("else", self.complement(condition))):
             if keyword in place.schema:
-                branch = self.both(branch, self._schema(self.document.child(place, keyword)))
+                branch = self.both(branch, self.schema(self.document.child(place, keyword)))
             branches.append(branch)
         return united(branches)
 
@@ -218,22 +238,23 @@ class Interpreter:
             if isinstance(demand, list):
                 present = [Objects(required=tuple(dict.fromkeys((name, *demand))))]
             else:
-                then = self._schema(self.document.child(place, keyword, name))
+                then = self.schema(self.document.child(place, keyword, name))
                 present = [both_objects(Objects(required=(name,)), one) for one in then.objects]
-            found = self.both(found, self._only_objects([absent, *present]))
+            found = self.both(found, self.only_objects([absent, *present]))
         return found
 
-    def _only_objects(self, objects: list[Objects]) -> Meaning:
+    def only_objects(self, objects: list[Objects]) -> Meaning:
         every = self.anything
         return Meaning(every.strings, every.numbers, every.arrays, tuple(objects), every.booleans, every.null)
 
     # -- keywords about one type ----------------------------------------------------------------------
 
-    def _own(self, place: Place) -> Meaning:
+    def own(self, place: Place) -> Meaning:
+        """What the keywords about single types allow, and `const` and `enum`."""
         named = place.schema.get("type", list(TYPES))
         types = set(named if isinstance(named, list) else [named])
         is_integer = "integer" in types and "number" not in types
-        return Meaning(
+        found = Meaning(
             self._strings(place) if "string" in types else (),
             self._numbers(place, is_integer=is_integer) if types & {"integer", "number"} else (),
             self._arrays(place) if "array" in types else (),
@@ -241,6 +262,11 @@ class Interpreter:
             frozenset([True, False]) if "boolean" in types else frozenset(),
             "null" in types,
         )
+        if "const" in place.schema:
+            found = self.both(found, self._values([place.schema["const"]], f"{place.pointer}/const"))
+        if "enum" in place.schema:
+            found = self.both(found, self._values(place.schema["enum"], f"{place.pointer}/enum"))
+        return found
 
     def _strings(self, place: Place) -> tuple[Strings, ...]:
         schema = place.schema
@@ -310,10 +336,10 @@ class Interpreter:
     def _arrays(self, place: Place) -> tuple[Arrays, ...]:
         schema = place.schema
         items = schema.get("items", True)
-        prefix = self._each(place, "prefixItems") if "prefixItems" in schema else []
+        prefix = self.each(place, "prefixItems") if "prefixItems" in schema else []
         rest = ANYTHING
         if isinstance(items, list):
-            prefix = self._each(place, "items")
+            prefix = self.each(place, "items")
             if "additionalItems" in schema:
                 rest = self.goal(self.document.child(place, "additionalItems"))
         elif "items" in schema:
@@ -369,10 +395,12 @@ class Interpreter:
 
     # -- values ---------------------------------------------------------------------------------------
 
-    def _values(self, values: list[Any]) -> Meaning:
+    def _values(self, values: list[Any], pointer: str = "") -> Meaning:
         strings = {value for value in values if isinstance(value, str) and not _has_surrogate(value)}
         numbers = {
-            Decimal(value) for value in values if isinstance(value, int | Decimal) and not isinstance(value, bool)
+            _bound(value, pointer)
+            for value in values
+            if isinstance(value, int | Decimal) and not isinstance(value, bool)
         }
         return Meaning(
             (self._string_set(frozenset(strings)),) if strings else (),
@@ -465,7 +493,7 @@ class Interpreter:
             found = tuple(dict.fromkeys(one for some in merged for one in some))
         return found
 
-    def _is_disjoint(self, left: Meaning, right: Meaning) -> bool:
+    def is_disjoint(self, left: Meaning, right: Meaning) -> bool:
         """Sound and quick: no value meets both. Objects are told apart by a constant or a missing name."""
         met = self.both(
             Meaning(left.strings, left.numbers, booleans=left.booleans, null=left.null),
@@ -481,9 +509,22 @@ class Interpreter:
     def _clashes(self, goal: Goal) -> bool:
         if goal >= NEVER:
             return True
-        if any(atom[0] == "schema" and atom[1] in self._open for atom in goal):
+        if any(atom[0] == "schema" and atom[1:] in self._open for atom in goal):
             return False
         return self.meaning(goal).is_empty
+
+    def is_of(self, keys: Keys, text: str) -> bool:
+        """Whether a text is a key of this kind."""
+        return (
+            text not in keys.without
+            and all(self.has_text(self.pattern(one), text) for one in keys.matching)
+            and not any(self.has_text(self.pattern(one), text) for one in keys.not_matching)
+            and (keys.names == ANYTHING or self.is_text_of(keys.names, text))
+        )
+
+    def is_text_of(self, goal: Goal, text: str) -> bool:
+        """Whether a text meets the goal as a string."""
+        return any(self.has_text(shape.term, text) for shape in self.meaning(goal).strings)
 
     def key_goal(self, shape: Objects, name: str) -> Goal:
         """What the value under this key has to meet."""
@@ -493,6 +534,9 @@ class Interpreter:
             own += [goal for pattern, goal in rule.patterns if self.has_text(self.pattern(pattern), name)]
             for goal in own or [rule.additional]:
                 atoms |= goal
+        for keys in shape.every:
+            if self.is_of(keys, name):
+                atoms |= keys.value
         return NEVER if ("never",) in atoms else frozenset(atoms)
 
 
@@ -518,6 +562,16 @@ def _written(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ",".join(f"{json.dumps(name)}:{_written(one)}" for name, one in value.items()) + "}"
     return json.dumps(value)
+
+
+def located(place: Place, keyword: str, read: Callable[[], Result]) -> Result:
+    """What a keyword is read as; a refusal that does not say where is this keyword's."""
+    try:
+        return read()
+    except ConstraintError as error:
+        if error.pointer:
+            raise
+        raise ConstraintError(error.reason, pointer=f"{place.pointer}/{keyword}") from None
 
 
 def _demand_of(keyword: str, value: Decimal, *, is_strict: bool) -> Numbers:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from forktree.backend.grammar.choices import any_of
 from forktree.backend.grammar.schema_meaning import Interpreter
-from forktree.backend.grammar.schema_shapes import ANYTHING, NEVER, Goal, Objects, Some
+from forktree.backend.grammar.schema_shapes import ANYTHING, NEVER, Goal, Keys, Objects
 from forktree.backend.grammar.terms import Term
 from forktree.lang.errors import ConstraintError
 
@@ -48,7 +48,7 @@ class ObjectPlan:
     classes: tuple[KeyClass, ...]
     low: int
     high: int | None
-    some: tuple[Some, ...]
+    some: tuple[Keys, ...]
 
     def goals(self) -> list[Goal]:
         """Every goal that a value of such an object may be held to."""
@@ -92,7 +92,7 @@ class _Planner:
     def plan(self) -> ObjectPlan:
         shape = self._shape
         order = [name for rule in shape.rules for name, _ in rule.named]
-        order += [*shape.required, *(name for some in shape.some for name in sorted(some.without))]
+        order += [*shape.required, *(name for keys in self._kinds() for name in sorted(keys.without))]
         names = [found for text in dict.fromkeys(order) for found in self._name(text)]
         classes = []
         for key_class in self._classes(dict.fromkeys(order)):
@@ -108,26 +108,15 @@ class _Planner:
         shape = self._shape
         is_required = text in shape.required
         goal = self._interpreter.key_goal(shape, text)
-        if shape.names != ANYTHING and not self._is_text_of(shape.names, text):
+        if shape.names != ANYTHING and not self._interpreter.is_text_of(shape.names, text):
             goal = NEVER
         if goal == NEVER and not is_required:
             return []
-        discharges = frozenset(at for at, some in enumerate(shape.some) if self._may_meet(some, text))
+        discharges = frozenset(at for at, keys in enumerate(shape.some) if self._interpreter.is_of(keys, text))
         return [Name(text, goal, is_required, discharges)]
 
-    def _may_meet(self, some: Some, text: str) -> bool:
-        has = self._interpreter.has_text
-        pattern = self._interpreter.pattern
-        return (
-            text not in some.without
-            and all(has(pattern(one), text) for one in some.matching)
-            and not any(has(pattern(one), text) for one in some.not_matching)
-            and (some.names == ANYTHING or self._is_text_of(some.names, text))
-        )
-
-    def _is_text_of(self, goal: Goal, text: str) -> bool:
-        shapes = self._interpreter.meaning(goal).strings
-        return any(self._interpreter.has_text(shape.term, text) for shape in shapes)
+    def _kinds(self) -> tuple[Keys, ...]:
+        return self._shape.some + self._shape.every
 
     def _classes(self, named: dict[str, None]) -> list[KeyClass]:
         """Splits all other keys by every pattern that tells them apart."""
@@ -148,11 +137,11 @@ class _Planner:
 
     def _splitters(self) -> dict[Hashable, Callable[[], Term]]:
         patterns = [pattern for rule in self._shape.rules for pattern, _ in rule.patterns]
-        patterns += [pattern for some in self._shape.some for pattern in (*some.matching, *some.not_matching)]
+        patterns += [pattern for keys in self._kinds() for pattern in (*keys.matching, *keys.not_matching)]
         found: dict[Hashable, Callable[[], Term]] = {}
         for pattern in dict.fromkeys(patterns):
             found[pattern] = lambda pattern=pattern: self._interpreter.pattern(pattern)  # type: ignore[misc]
-        for goal in dict.fromkeys(some.names for some in self._shape.some if some.names != ANYTHING):
+        for goal in dict.fromkeys(keys.names for keys in self._kinds() if keys.names != ANYTHING):
             found[goal] = lambda goal=goal: self._names_language(goal)  # type: ignore[misc]
         return found
 
@@ -183,16 +172,21 @@ class _Planner:
             own = [goal for pattern, goal in rule.patterns if facts[pattern]]
             for goal in own or [rule.additional]:
                 atoms |= goal
+        for keys in self._shape.every:
+            if _is_of(keys, facts):
+                atoms |= keys.value
         return NEVER if ("never",) in atoms else atoms
 
     def _discharges(self, facts: dict[Hashable, bool]) -> frozenset[int]:
-        return frozenset(
-            at
-            for at, some in enumerate(self._shape.some)
-            if all(facts[pattern] for pattern in some.matching)
-            and not any(facts[pattern] for pattern in some.not_matching)
-            and (some.names == ANYTHING or facts[some.names])
-        )
+        return frozenset(at for at, keys in enumerate(self._shape.some) if _is_of(keys, facts))
+
+
+def _is_of(keys: Keys, facts: dict[Hashable, bool]) -> bool:
+    return (
+        all(facts[pattern] for pattern in keys.matching)
+        and not any(facts[pattern] for pattern in keys.not_matching)
+        and (keys.names == ANYTHING or facts[keys.names])
+    )
 
 
 def finite_texts(body: Term, interpreter: Interpreter) -> list[str] | None:

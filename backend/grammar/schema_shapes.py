@@ -4,7 +4,7 @@ A `Meaning` holds alternatives for each type. The children of arrays and objects
 schemas that are looked at only when they are needed, so recursion ends of itself.
 
     goal      frozenset of atoms, all of which hold; the empty one is anything
-    atom      ("schema", pointer) · ("const", JSON text) · ("not", goal) · ("never",)
+    atom      ("schema", pointer, scope) · ("const", JSON text) · ("not", goal) · ("or", goals) · ("never",)
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class KeyRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
-    """At least one property exists with such a key (as a string it meets `names`) and a value that meets `value`."""
+class Keys:
+    """Keys of a kind (as strings they meet `names`), and a goal of their values."""
 
     names: Goal
     without: frozenset[str]
@@ -95,14 +95,19 @@ class Some:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Objects: every rule holds for every key. `names`: goals of all keys as strings."""
+    """Objects: every rule holds for every key. `names`: goals of all keys as strings.
+
+    `some`: a property exists with such a key and such a value, for each. `every`: all properties with such a key have
+    such a value.
+    """
 
     rules: tuple[KeyRule, ...] = ()
     required: tuple[str, ...] = ()
     low: int = 0
     high: int | None = None
     names: Goal = ANYTHING
-    some: tuple[Some, ...] = ()
+    some: tuple[Keys, ...] = ()
+    every: tuple[Keys, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,7 @@ def both_objects(left: Objects, right: Objects) -> Objects:
         lower_bound(left.high, right.high),
         left.names | right.names,
         tuple(dict.fromkeys(left.some + right.some)),
+        tuple(dict.fromkeys(left.every + right.every)),
     )
 
 
@@ -211,8 +217,6 @@ def not_arrays(shape: Arrays) -> list[Arrays]:
 
 def not_objects(shape: Objects) -> list[Objects]:
     """The objects that the shape excludes."""
-    if shape.some:
-        raise ConstraintError("the complement of a demand for some property cannot be decided here")
     out = [Objects(rules=(KeyRule(named=((name, NEVER),)),)) for name in shape.required]
     if shape.low > 0:
         out.append(Objects(high=shape.low - 1))
@@ -220,8 +224,10 @@ def not_objects(shape: Objects) -> list[Objects]:
         out.append(Objects(low=shape.high + 1))
     for rule in shape.rules:
         out += _broken_rule(rule)
+    out += [Objects(every=(replace(one, value=negated(one.value)),)) for one in shape.some]
+    out += [Objects(some=(replace(one, value=negated(one.value)),)) for one in shape.every]
     if shape.names != ANYTHING:
-        out.append(Objects(some=(Some(negated(shape.names), frozenset(), (), (), ANYTHING),)))
+        out.append(Objects(some=(Keys(negated(shape.names), frozenset(), (), (), ANYTHING),)))
     return out
 
 
@@ -233,9 +239,9 @@ def _broken_rule(rule: KeyRule) -> list[Objects]:
             out.append(Objects(rules=(named,), required=(name,)))
     for pattern, goal in rule.patterns:
         if goal != ANYTHING:
-            out.append(Objects(some=(Some(ANYTHING, frozenset(), (), (pattern,), negated(goal)),)))
+            out.append(Objects(some=(Keys(ANYTHING, frozenset(), (), (pattern,), negated(goal)),)))
     if rule.additional != ANYTHING:
         names = frozenset(name for name, _ in rule.named)
         patterns = tuple(pattern for pattern, _ in rule.patterns)
-        out.append(Objects(some=(Some(ANYTHING, names, patterns, (), negated(rule.additional)),)))
+        out.append(Objects(some=(Keys(ANYTHING, names, patterns, (), negated(rule.additional)),)))
     return out

@@ -130,7 +130,7 @@ def test_a_schema_allows_exactly_its_texts(schema: Any, accept: list[str], rejec
         ({"properties": {"a": {"multipleOf": 0}}}, "/properties/a/multipleOf", "above zero"),
         ({"$ref": "#/$defs/none"}, "/$ref", "points to nothing"),
         ({"$ref": "https://example.com/other.json"}, "/$ref", "outside this document"),
-        ({"$ref": "#"}, "", "refers to itself without end"),
+        ({"$ref": "#"}, "/$ref", "refers to itself without end"),
         ({"$defs": {"n": closed({"next": {"$ref": "#/$defs/n"}}, "next")}, "$ref": "#/$defs/n"}, "/$defs/n/properties/next", "nothing can satisfy"),
         ({"type": "string", "pattern": "(?=a)"}, "/pattern", "look-ahead"),
         ({"type": "string", "pattern": r"\Aa\Z"}, "/pattern", "bad escape"),
