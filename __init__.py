@@ -86,23 +86,29 @@ if TYPE_CHECKING:
     from forktree.backend.fake import Fake
     from forktree.backend.grammar.constraints import Choices, Grammar, Regex, Schema, Substring
     from forktree.backend.local import Local
+    from forktree.backend.network import Anthropic, OpenAI, Remote, RuntimeEndpoint
     from forktree.backend.replay import Replay
     from forktree.runtime.protocol import Backend
 
 __version__ = "0.1.0"
 
 _LAZY = {
+    "Anthropic": "forktree.backend.network",
     "Choices": "forktree.backend.grammar.constraints",
     "Fake": "forktree.backend.fake",
     "Grammar": "forktree.backend.grammar.constraints",
     "Local": "forktree.backend.local",
+    "OpenAI": "forktree.backend.network",
     "Regex": "forktree.backend.grammar.constraints",
+    "Remote": "forktree.backend.network",
     "Replay": "forktree.backend.replay",
+    "RuntimeEndpoint": "forktree.backend.network",
     "Schema": "forktree.backend.grammar.constraints",
     "Substring": "forktree.backend.grammar.constraints",
 }
 
 __all__ = [
+    "Anthropic",
     "AuthenticationError",
     "BackendError",
     "Choices",
@@ -119,17 +125,20 @@ __all__ = [
     "Local",
     "Meta",
     "ModelError",
+    "OpenAI",
     "OptionMeta",
     "Plan",
     "Prices",
     "Program",
     "RateLimitError",
     "Regex",
+    "Remote",
     "Replay",
     "Result",
     "RoleError",
     "RunCancelledError",
     "RunReport",
+    "RuntimeEndpoint",
     "Sampling",
     "Schema",
     "ServerError",

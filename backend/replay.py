@@ -3,6 +3,9 @@
     Replay("run.jsonl", backend)   asks the backend, and writes each request with its answer
     Replay("run.jsonl")            asks nobody: each request gets the answer that it got
 
+Whatever else the backend offers (`Planner`, and `stats`, `flush_cache` …) is its own while it is recorded, and not
+there in a replay.
+
 Requests are told apart by all that they hold: the branch with the ids generated so far, sampling, constraint,
 name and sample. A request that was not recorded is a divergence: an error that shows where it differs from the
 nearest recorded one. Equal requests get their answers in the order of the recording.
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,6 +40,7 @@ class Replay:
         self._path = Path(path)
         self._backend = backend
         self._file: Any = None
+        self._lock = threading.Lock()  # guards the answers, which any thread may take
         if backend is None:
             self._name, self._capabilities, self._answers = _read(self._path)
         else:
@@ -50,6 +55,24 @@ class Replay:
     @property
     def capabilities(self) -> protocol.Capabilities:
         return self._capabilities
+
+    def __getattr__(self, name: str) -> Any:
+        """What only some backends have, of the one that is recorded."""
+        if name.startswith("_") or self._backend is None:
+            raise AttributeError(f"{self.name} has no {name!r}")
+        return getattr(self._backend, name)
+
+    @property
+    def answer_at_hand(self) -> protocol.AnswerAtHand | None:
+        """In a replay, what was answered without an error; what is recorded is asked for by `stream`."""
+        return self._answer_now if self._backend is None else None
+
+    def _answer_now(self, request: protocol.GenerateRequest) -> list[protocol.Delta | protocol.Completion] | None:
+        with self._lock:
+            answers = self._answers.get(wire.dump(request))
+            if not answers or "error" in answers[0]:
+                return None
+            return [wire.decode(event) for event in answers.popleft()["events"]]
 
     @property
     def num_unused(self) -> int:
@@ -132,10 +155,11 @@ class Replay:
             self._file.flush()
 
     def _take(self, key: str, request: Request) -> dict[str, Any]:
-        answers = self._answers.get(key)
-        if not answers:
-            raise BackendError(f"the run diverges from {self._path}: {self._difference(key, request)}")
-        return answers.popleft()
+        with self._lock:
+            answers = self._answers.get(key)
+            if answers:
+                return answers.popleft()
+        raise BackendError(f"the run diverges from {self._path}: {self._difference(key, request)}")
 
     def _difference(self, key: str, request: Request) -> str:
         label = f"request {request.name!r}"

@@ -233,7 +233,10 @@ def _check_name(name: object, what: str, source: ir.Source | None) -> None:
 
 
 def _check_options(options: object, what: str, source: ir.Source | None) -> tuple[str, ...]:
-    if isinstance(options, str) or not isinstance(options, Iterable):
+    if isinstance(options, str):
+        meant = f"list({_shortened(options)}), if each character is one, or [{_shortened(options)}]"
+        raise LanguageError(f"{what} takes a list of options, not one text; write {meant}{ir.at(source)}")
+    if not isinstance(options, Iterable):
         raise LanguageError(f"{what} takes a list of options, not {options!r}{ir.at(source)}")
     if isinstance(options, ir.Symbolic):
         raise LanguageError(f"{what} needs options that are known when the program is traced{ir.at(source)}")

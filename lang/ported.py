@@ -54,6 +54,7 @@ MOVED: Mapping[str, str] = MappingProxyType(
         "Crusoe": "OpenAI(model, base_url=...)",
         "global_config": "function.using(...) and use(...)",
         "ServerArgs": "Local(...), whose parameters are the engine's",
+        "BaseBackend": "forktree.runtime.protocol.Backend",
     }
 )
 """Names of SGLang's that have no place here, and what to write instead."""

@@ -159,3 +159,39 @@ def test_samples_of_one_generation_replay_too(tmp_path) -> None:
     with Replay(path, Fake(lambda request: f"sample {request.sample_index}")) as recording:
         first = program.run(backend=recording)["x"]
     assert program.run(backend=Replay(path))["x"] == first == ["sample 0", "sample 1", "sample 2"]
+
+
+class Planned(Fake):
+    """Says how long its context is."""
+
+    async def context_limit(self) -> int:
+        return 3
+
+    def stats(self) -> str:
+        return "counted"
+
+
+def test_what_only_the_recorded_backend_offers_is_there_while_it_is_recorded(tmp_path) -> None:
+    path = tmp_path / "run.jsonl"
+    with Replay(path, Planned(["x"])) as recording:
+        plan = program.explain([("a b c d e f",)], backend=recording)
+        assert "do not fit the context of 3" in str(plan)
+        assert recording.stats() == "counted"
+    with pytest.raises(AttributeError, match="Replay of Fake has no 'stats'"):
+        Replay(path).stats()
+
+
+def test_a_replay_answers_any_thread_without_the_loop(tmp_path) -> None:
+    path = tmp_path / "run.jsonl"
+
+    @function
+    def one(s, i):
+        s += f"{i}" + gen("x", max_tokens=3)
+        return s["x"]
+
+    rows = [(i,) for i in range(20)]
+    with Replay(path, Fake(lambda request: f"no. {request.prompt}")) as recording:
+        recorded = [result.value for result in one.using(backend=recording).map(rows)]
+    replay = Replay(path)
+    assert [result.value for result in one.using(backend=replay).map(rows)] == recorded
+    assert replay.num_unused == 0

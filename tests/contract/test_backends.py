@@ -1,15 +1,18 @@
 """What every backend promises, over every backend.
 
 A backend takes part by a factory in `FACTORIES`: it makes a fresh one that answers with any text at all. `local`
-is the real engine over a two-layer random model with the real tokenizer.
+is the real engine over a two-layer random model with the real tokenizer. The played ones answer from recordings of
+the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_models import write_tiny_model
@@ -18,8 +21,10 @@ from forktree.backend.fake import Fake
 from forktree.backend.local import Local
 from forktree.backend.replay import Replay
 from forktree.lang.constraints import ChoicesSpec
+from forktree.lang.expressions import gen
 from forktree.lang.sampling import Sampling
 from forktree.runtime import protocol
+from forktree.runtime.function import function
 
 
 def answer(request: protocol.GenerateRequest | protocol.ScoreRequest) -> str:
@@ -46,9 +51,78 @@ def make_local(folder: Path) -> protocol.Backend:
     return Local(folder, kv_tokens=1024)
 
 
+class Unclosed:
+    """A backend that outlives the recordings of it."""
+
+    def __init__(self, backend: protocol.Backend) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def close(self) -> None:
+        """The backend goes on."""
+
+
+class Played:
+    """Each answer is recorded from a backend, and given from the record."""
+
+    def __init__(self, folder: Path, backend: protocol.Backend) -> None:
+        self._paths = (folder / f"{number}.jsonl" for number in itertools.count())
+        self._backend = backend
+        path = next(self._paths)
+        Replay(path, Unclosed(backend)).close()
+        self._first = Replay(path)
+
+    @property
+    def name(self) -> str:
+        return self._first.name
+
+    @property
+    def capabilities(self) -> protocol.Capabilities:
+        return self._first.capabilities
+
+    async def stream(self, request: protocol.GenerateRequest) -> AsyncIterator[protocol.Delta | protocol.Completion]:
+        path = next(self._paths)
+        with Replay(path, Unclosed(self._backend)) as recording:
+            async for _ in recording.stream(request):
+                pass
+        async for event in Replay(path).stream(request):
+            yield event
+
+    async def score(self, request: protocol.ScoreRequest) -> protocol.ScoreResult:
+        path = next(self._paths)
+        with Replay(path, Unclosed(self._backend)) as recording:
+            await recording.score(request)
+        return await Replay(path).score(request)
+
+    async def prefill(self, branch: protocol.Branch) -> None:
+        await self._first.prefill(branch)
+
+    async def tokens(self, branch: protocol.Branch | None) -> tuple[int, ...]:
+        path = next(self._paths)
+        with Replay(path, Unclosed(self._backend)) as recording:
+            await recording.tokens(branch)
+        return await Replay(path).tokens(branch)
+
+    def close(self) -> None:
+        self._first.close()
+        self._backend.close()
+
+
+def make_played_fake(folder: Path) -> protocol.Backend:
+    return Played(folder, Fake(answer))
+
+
+def make_played_local(folder: Path) -> protocol.Backend:
+    return Played(folder, make_local(folder))
+
+
 FACTORIES: dict[str, Callable[[Path], protocol.Backend]] = {
     "fake": make_fake,
     "local": make_local,
+    "played fake": make_played_fake,
+    "played local": make_played_local,
     "recording": make_recording,
 }
 
@@ -182,6 +256,34 @@ async def test_prefill_is_a_hint_that_changes_nothing(backend) -> None:
     branch = chain(*PROMPT)
     await backend.prefill(branch)
     await generate(backend, branch)
+
+
+async def test_what_is_at_hand_is_what_the_stream_would_give(backend) -> None:
+    """A backend that has no such verb, or nothing at hand, keeps the promise too."""
+    request = protocol.GenerateRequest(branch=chain(*PROMPT), sampling=Sampling(max_tokens=4, temperature=0.0))
+    at_hand = getattr(backend, "answer_at_hand", None)
+    events = None if at_hand is None else at_hand(request)
+    assert events is None or events == [event async for event in backend.stream(request)]
+
+
+def test_programs_run_on_it(backend) -> None:
+    """A branch, a value read in between, a choice where it can score, and a nested fork."""
+
+    @function
+    def program(s):
+        s += "Once upon a time" + gen("a", max_tokens=3)
+        left, right = s.fork(2)
+        left += f" and {s['a']}" + gen("b", max_tokens=3)
+        inner = right.fork(2)
+        inner += gen("c", max_tokens=2)
+        inner.join()
+        s.join(left, right)
+        return s["a"], s["b"], s["c"]
+
+    seeded = program.using(backend=backend, sampling=Sampling(temperature=0.7), seed=3)
+    first, again, traced = seeded.run(), seeded.run(), seeded.trace().run(backend=backend)
+    assert first.ret_value == again.ret_value == traced.ret_value
+    assert first.text() == traced.text()
 
 
 def test_closing_twice_is_harmless(backend) -> None:

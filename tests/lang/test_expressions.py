@@ -178,3 +178,11 @@ def test_an_expression_in_an_f_string_is_an_error_instead_of_its_description() -
 def test_a_dtype_is_a_type() -> None:
     with pytest.raises(LanguageError, match=r"dtype= takes a Python type .*'int'"):
         gen("a", dtype="int")
+
+
+@pytest.mark.parametrize(
+    "write", [lambda: select("x", "ABCD"), lambda: select("x", choices="ABCD"), lambda: gen("x", choices="ABCD")]
+)
+def test_one_text_is_no_list_of_options_and_the_message_says_how_to_write_one(write) -> None:
+    with pytest.raises(LanguageError, match=r"write list\('ABCD'\), if each character is one, or \['ABCD'\]"):
+        write()
