@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from forktree.backend.engine.config import EngineConfig
-from forktree.backend.engine.messages import Emitted, EngineRequest, Failed, Finished
+from forktree.backend.engine.messages import Emitted, EngineRequest, Event, Failed, Finished
 from forktree.backend.local_answers import completion_of, scores_of
 from forktree.backend.local_model import LocalModel
 from forktree.backend.local_raw import RawCompletion, generate_raw
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from forktree.backend.engine.stats import EngineStats
 
 T = TypeVar("T")
+Listener = Callable[[Event], None]
 
 _CAPABILITIES = Capabilities(
     tokens=True,
@@ -125,25 +126,19 @@ class Local:
                     yield completion_of(event, "".join(value), work, self._model.tokenizer())
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Log-probabilities of every option; equal options are computed once, and the branch once for all.
+        """Log-probabilities of every option, in one pass over the trie of their tokens behind the branch.
 
         An empty option has no ids. With `unconditional`, the ids that are scored are also scored behind the
-        start of a text alone.
+        start of a text alone, in a pass of the same kind.
         """
-        plan, (wholes, alone, jobs) = await self._off_loop(self._plan_scores, request)
-        finished = await self._finish_all(jobs)
-        return scores_of(
-            plan,
-            request.options,
-            dict(zip(wholes, finished, strict=False)),
-            dict(zip(alone, finished[len(wholes) :], strict=True)) if request.unconditional else None,
-        )
+        plan, jobs = await self._off_loop(self._plan_scores, request)
+        return scores_of(plan, request, jobs, await self._finish_all([job.request for job in jobs.jobs]))
 
     async def prefill(self, branch: Branch) -> None:
         """Compute the branch and cache it."""
         ids = await self._off_loop(lambda: self._model.renderer().ids(branch))
         if ids:
-            await self._finish_all([(ids, None)])
+            await self._finish_all([lambda listener: EngineRequest(ids=ids, on_event=listener)])
 
     async def tokens(self, branch: Branch | None) -> tuple[int, ...]:
         """The ids that the branch renders to."""
@@ -151,7 +146,8 @@ class Local:
 
     async def plan_prompts(self, request: GenerateRequest | ScoreRequest) -> list[PlannedPrompt]:
         """What the request would make the engine compute, without computing it."""
-        return await self._off_loop(lambda: plan_prompts(request, self._model.renderer(), self._model.tokenizer()))
+        renderer, tokenizer = await self._off_loop(lambda: (self._model.renderer(), self._model.tokenizer()))
+        return await self._off_loop(plan_prompts, request, renderer, tokenizer, self._model.max_tokens)
 
     async def count_cached(self, prompts: list[tuple[int, ...]]) -> list[int]:
         """How many of each prompt's first tokens are cached now."""
@@ -238,8 +234,10 @@ class Local:
         return plan_generation(request, self._model.renderer(), self._model.tokenizer())
 
     def _plan_scores(self, request: ScoreRequest) -> tuple[Options, ScoreJobs]:
+        if any(request.options):
+            self._model.load()
         plan = self._model.renderer().options(request.branch, request.options)
-        return plan, score_jobs(request, plan, self._model.tokenizer())
+        return plan, score_jobs(request, plan, self._model.tokenizer(), self._model.max_tokens)
 
     async def _off_loop(self, compute: Callable[..., T], *args: Any) -> T:
         """Run a part that may take long on a planner's thread."""
@@ -273,23 +271,17 @@ class Local:
             if is_live:
                 engine.cancel(id)
 
-    async def _finish_all(self, jobs: Sequence[tuple[tuple[int, ...], int | None]]) -> list[Finished]:
-        """Compute prompts and the scores asked for; the first fault cancels the others and is raised."""
-        if not jobs:
+    async def _finish_all(self, requests: Sequence[Callable[[Listener], EngineRequest]]) -> list[Finished]:
+        """Compute requests that generate nothing; the first fault cancels the others and is raised."""
+        if not requests:
             return []
         await self._off_loop(self._model.load)
         engine, mailbox, courier = self._model.engine(), Mailbox(), self._courier()
         live: dict[int, int] = {}
         done: dict[int, Finished] = {}
         try:
-            for index, (ids, score_from) in enumerate(jobs):
-                live[index] = engine.submit(
-                    EngineRequest(
-                        ids=ids,
-                        score_from=score_from,
-                        on_event=partial(courier.send, mailbox, index),
-                    )
-                )
+            for index, request in enumerate(requests):
+                live[index] = engine.submit(request(partial(courier.send, mailbox, index)))
             while live:
                 for index, event in await mailbox.take():
                     if isinstance(event, Emitted):
@@ -301,7 +293,7 @@ class Local:
         finally:
             for id in live.values():
                 engine.cancel(id)
-        return [done[index] for index in range(len(jobs))]
+        return [done[index] for index in range(len(requests))]
 
 
 def _engine_config(max_running: int | None) -> EngineConfig:

@@ -6,9 +6,18 @@ from collections.abc import Sequence
 
 from forktree.backend.engine.messages import Finished, TokenInfo
 from forktree.backend.local_requests import Work
+from forktree.backend.local_scores import ScoreJobs
 from forktree.backend.render import Options
 from forktree.backend.tokenizer import Place, Tokenizer
-from forktree.runtime.protocol import Completion, Generated, OptionScore, ScoreResult, TokenLogprob, Usage
+from forktree.runtime.protocol import (
+    Completion,
+    Generated,
+    OptionScore,
+    ScoreRequest,
+    ScoreResult,
+    TokenLogprob,
+    Usage,
+)
 
 
 def completion_of(finished: Finished, value: str, work: Work, tokenizer: Tokenizer) -> Completion:
@@ -61,27 +70,20 @@ def _is_complete(finished: Finished, value: str, work: Work) -> bool:
     return finished.is_complete
 
 
-def scores_of(
-    plan: Options,
-    options: Sequence[str],
-    logprobs: dict[tuple[int, ...], Finished],
-    alone: dict[tuple[int, ...], Finished] | None,
-) -> ScoreResult:
-    """Scores in the order of the options.
-
-    Args:
-        logprobs: what the engine made of each distinct sequence of `plan.ids`.
-        alone: the same for the scored ids of each, behind nothing but the start; None if not asked for.
-    """
+def scores_of(plan: Options, request: ScoreRequest, jobs: ScoreJobs, finished: Sequence[Finished]) -> ScoreResult:
+    """Scores in the order of the options, from what the engine made of each job."""
     scores = []
-    for ids, option in zip(plan.ids, options, strict=True):
+    for ids, option in zip(plan.ids, request.options, strict=True):
         scored = ids[plan.score_from :] if option else ()
-        conditional = logprobs[ids].prompt_logprobs if scored else ()
-        unconditional = None if alone is None else alone[scored].prompt_logprobs if scored else ()
+        conditional = jobs.logprobs(jobs.behind[scored], finished) if scored else ()
+        unconditional = None
+        if request.unconditional:
+            unconditional = jobs.logprobs(jobs.alone[scored], finished) if scored else ()
         scores.append(OptionScore(scored, conditional, unconditional))
+    used = {place.job for place in jobs.behind.values()}
     usage = Usage(
         prompt_tokens=plan.score_from,
-        cached_tokens=min((finished.num_cached for finished in logprobs.values()), default=0),
+        cached_tokens=min((finished[job].num_cached for job in used), default=0),
         completion_tokens=sum(len(score.ids) for score in scores),
     )
     return ScoreResult(tuple(scores), usage)

@@ -13,6 +13,8 @@ from forktree.backend.render import Renderer
 from forktree.backend.tokenizer import Tokenizer
 from forktree.lang.errors import EngineError
 
+_UNBOUNDED = 1 << 30
+
 
 class LocalModel:
     """Tokenizer, renderer and engine of one model. Every method may be called from any thread.
@@ -82,6 +84,12 @@ class LocalModel:
         self.check_open()
         engine = self._engine
         return {} if engine is None else engine.cached_tree()
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of a request; without a bound before the model is loaded."""
+        engine = self._engine
+        return _UNBOUNDED if engine is None else engine.max_tokens
 
     def count_cached(self, prompts: list[tuple[int, ...]]) -> list[int]:
         """How many of each prompt's first tokens are cached; none before the model is loaded."""

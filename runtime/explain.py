@@ -71,9 +71,11 @@ def _too_long(requests: list[PlannedRequest], limit: int | None) -> list[Refused
     if limit is None:
         return []
     return [
-        Refused(each.row, each.label, f"{each.num_known} prompt tokens do not fit the context of {limit}")
+        Refused(
+            each.row, each.label, f"{each.num_known + each.num_behind} prompt tokens do not fit the context of {limit}"
+        )
         for each in requests
-        if each.num_known + (each.max_tokens != 0) > limit  # a generation makes at least one token
+        if each.num_known + each.num_behind + (each.max_tokens != 0) > limit  # a generation makes at least one
     ]
 
 
@@ -88,12 +90,13 @@ def _plan(
     tree = build_tree(requests)
     budgets = [each.max_tokens for each in requests]
     decode = None if any(budget is None for budget in budgets) else sum(budget or 0 for budget in budgets)
+    num_scratch = sum(each.num_scratch for each in requests)
     plan = Plan(
         name,
         num_rows,
         len(requests),
-        sum(each.num_known for each in requests),
-        count_distinct(tree),
+        sum(each.num_known for each in requests) + num_scratch,
+        count_distinct(tree) + num_scratch,
         decode,
         is_bound,
         tree,
@@ -205,10 +208,19 @@ class _Walker:
     def _ids(self, end: _End, branch: protocol.Branch | None) -> tuple[int, ...]:
         return (*end.before, *self._tokenizer.ids(branch)[end.num_before :])
 
-    def _note(
-        self, end: _End, label: str, ids: tuple[int, ...], max_tokens: int | None, num_cacheable: int | None = None
-    ) -> None:
-        self.requests.append(PlannedRequest(self._row, label, ids, max_tokens, end.is_exact, num_cacheable))
+    def _note(self, end: _End, label: str, prompt: protocol.PlannedPrompt, max_tokens: int | None) -> None:
+        self.requests.append(
+            PlannedRequest(
+                self._row,
+                label,
+                prompt.ids,
+                max_tokens,
+                end.is_exact,
+                prompt.num_cacheable,
+                num_scratch=prompt.num_scratch,
+                num_behind=prompt.num_behind,
+            )
+        )
 
     def _generate(self, end: _End, node: ir.Gen) -> None:
         label = f"gen {node.name or ''}".rstrip()
@@ -218,7 +230,7 @@ class _Walker:
         else:
             prompt = protocol.PlannedPrompt(ids := self._ids(end, end.branch), max(0, len(ids) - 1))
         for _ in range(node.sampling.n or 1):
-            self._note(end, label, prompt.ids, node.sampling.max_tokens, prompt.num_cacheable)
+            self._note(end, label, prompt, node.sampling.max_tokens)
         self._make_unknown(end, protocol.Generated(""))
 
     def _select(self, end: _End, node: ir.Select) -> None:
@@ -231,10 +243,11 @@ class _Walker:
                 branch=end.branch, options=options, unconditional=is_relative, name=node.name
             )
             for prompt in self._tokenizer.prompts(request):
-                self._note(end, label, prompt.ids, 0, prompt.num_cacheable)
+                self._note(end, label, prompt, 0)
         else:
             for branch in branches:
-                self._note(end, label, self._ids(end, branch), 0)
+                ids = self._ids(end, branch)
+                self._note(end, label, protocol.PlannedPrompt(ids, max(0, len(ids) - 1)), 0)
         if len(options) == 1:
             end.branch = branches[0]
         else:

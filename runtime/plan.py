@@ -25,6 +25,7 @@ class PlannedRequest:
         is_exact: every token of the prompt is known.
         num_cacheable: of the first tokens, how many may come from a cache; None is all but the last.
         num_cached: of the first tokens, how many the backend's cache holds now.
+        num_scratch, num_behind: see `protocol.PlannedPrompt`.
     """
 
     row: int
@@ -34,6 +35,8 @@ class PlannedRequest:
     is_exact: bool
     num_cacheable: int | None = None
     num_cached: int = 0
+    num_scratch: int = 0
+    num_behind: int = 0
 
     @property
     def num_known(self) -> int:
@@ -81,8 +84,8 @@ class Plan:
     """See the module.
 
     Attributes:
-        requested_tokens: known prompt tokens of all requests together.
-        distinct_tokens: nodes of the prefix tree.
+        requested_tokens: known prompt tokens of all requests together, what is computed of options among them.
+        distinct_tokens: nodes of the prefix tree, and what is computed of options.
         cached_tokens: those of them that the backend's cache holds now.
         prefill_tokens: what is left to compute, when requests come in the order of the rows and the cache can hold
             them all: distinct tokens that are not cached, and those that are computed again for their logits.
@@ -197,7 +200,7 @@ def count_prefill(requests: Sequence[PlannedRequest]) -> int:
     for request, match in zip(requests, matches, strict=True):
         limit = max(0, len(request.ids) - 1) if request.num_cacheable is None else request.num_cacheable
         start = min(max(match, request.num_cached), limit)
-        total += sum(token >= 0 for token in request.ids[start:])
+        total += sum(token >= 0 for token in request.ids[start:]) + request.num_scratch
     return total
 
 

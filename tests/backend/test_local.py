@@ -398,10 +398,37 @@ async def test_options_are_scored_behind_one_computation_of_the_branch(toy):
         branch = branch_of("a trunk of some length that is the same for all: ")
         options = tuple(f"option {i}" for i in range(9))
         await local.score(ScoreRequest(branch=branch, options=options))
-        trunk = len(await local.tokens(branch))
-        distinct = trunk + sum(len(toy.encode(option)) for option in options)
-        # each option computes the branch's last token again, for the logits of its own first
-        assert local.stats().prefill_tokens <= distinct + len(options)
+        wholes = [await local.tokens(branch_of(option, on=branch)) for option in options]
+        followed = {ids[:size] for ids in wholes for size in range(1, len(ids))}
+        assert local.stats().prefill_tokens == len(followed)  # the last token of an option foretells nothing
+        assert local.stats().num_finished == 1
+
+
+@pytest.mark.parametrize("max_context", [10_000, 60])
+async def test_many_options_are_scored_as_each_alone_in_requests_that_fit(toy, max_context):
+    """Forty of them do not fit a context of 60 at once."""
+    with fake_local(toy, hashed(toy), max_context=max_context) as local:
+        branch = branch_of("Pick: ")
+        options = tuple(f"{i} of {i * i}" for i in range(40))
+        result = await local.score(ScoreRequest(branch=branch, options=options, unconditional=True))
+        num_requests = local.stats().num_finished
+        assert num_requests == 2 if max_context > 60 else num_requests > 4
+        for option, score in zip(options, result.options, strict=True):
+            (alone,) = (await local.score(ScoreRequest(branch=branch, options=(option,), unconditional=True))).options
+            assert score == alone
+        await _assert_idle(local)
+
+
+async def test_options_of_which_one_begins_another_are_scored_whole(toy):
+    logit = hashed(toy)
+    with fake_local(toy, logit) as local:
+        options = ("x", "xx", "xxx", "x")
+        result = await local.score(ScoreRequest(branch=branch_of("b"), options=options))
+        for option, score in zip(options, result.options, strict=True):
+            whole = tuple(toy.encode("b" + option))
+            assert whole[len(whole) - len(score.ids) :] == score.ids
+            _assert_scores(score.logprobs, whole[: len(whole) - len(score.ids)], score.ids, logit, toy)
+        assert result.options[0] == result.options[3]
 
 
 async def test_empty_options_have_no_ids_and_no_options_no_scores(toy):

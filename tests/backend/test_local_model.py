@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tiny_models import oracle_logits
 
 from forktree.backend.local import Local
 from forktree.lang.constraints import ChoicesSpec, RegexSpec
@@ -111,6 +112,21 @@ async def test_scores_are_those_of_one_option_at_a_time(local):
         local.flush_cache()
         alone = await local.score(ScoreRequest(branch=branch, options=(option,)))
         assert alone.options == (expected,)
+
+
+async def test_scores_are_the_log_probabilities_of_transformers(model_dir):
+    """Of each option's tokens in a forward pass of its own."""
+    branch = branch_of("Q: Which city is the capital of Italy?\nA: ")
+    options = ("Rome", "Rome, of course", "Paris", "Paraguay", "")
+    with Local(model_dir, quantize="none", kv_tokens=1024) as exact:
+        result = await exact.score(ScoreRequest(branch=branch, options=options))
+        wholes = [await exact.tokens(branch_of(option, on=branch)) for option in options[:4]]
+    for ids, score in zip(wholes, result.options, strict=False):
+        logprobs = oracle_logits(model_dir, list(ids)).log_softmax(-1)
+        start = len(ids) - len(score.ids)
+        theirs = [logprobs[start - 1 + i, token].item() for i, token in enumerate(score.ids)]
+        assert score.logprobs == pytest.approx(theirs, abs=1e-4)
+    assert result.options[4].ids == ()
 
 
 async def test_streaming_never_shows_half_a_character(local):

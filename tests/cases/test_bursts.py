@@ -88,6 +88,37 @@ def test_branches_of_many_programs_share_every_trunk(wild: Local) -> None:
     assert wild.stats().prefill_tokens - before.prefill_tokens <= 1.02 * num_distinct(prompts)
 
 
+@pytest.mark.parametrize("method", ["token_length_normalized", "unconditional_likelihood_normalized"])
+def test_a_cold_burst_of_64_selects_computes_no_token_twice(wild: Local, method: str) -> None:
+    """Prompts once, options as far as something follows them; without a prompt, once more for each select."""
+    options = ["geography", "history of art", "history of science", "the natural sciences"]
+
+    @ft.function
+    def program(s, sentence):
+        s += HEAD + f"Sentence: {sentence}\nSubject: "
+        trunk = s.tokens()
+        s += ft.select("a", options, method=method)
+        return trunk
+
+    wild.flush_cache()
+    before = wild.stats()
+    results = program.using(backend=wild).map([{"sentence": sentence} for sentence in SENTENCES])
+    assert all(result.ok for result in results), [result.error for result in results]
+    wholes = [ids for result in results for ids in whole_options(wild, result.value, options)]
+    computed = wild.stats().prefill_tokens - before.prefill_tokens
+    num_alone = 0 if method == "token_length_normalized" else 64 * sum(len(wild.tokenize(" " + o)) for o in options)
+    assert computed <= 1.02 * num_distinct(wholes) + num_alone
+    if num_alone == 0:
+        assert computed == num_distinct(ids[:-1] for ids in wholes)
+        assert wild.stats().num_finished - before.num_finished == 64
+
+
+def whole_options(local: Local, trunk: tuple[int, ...], options: list[str]) -> list[tuple[int, ...]]:
+    """Prompt and option as one text, which the prompt's last token may not be a token of."""
+    text = local.detokenize(trunk)
+    return [tuple(local.tokenize(text + option)) for option in options]
+
+
 def test_a_second_burst_computes_next_to_nothing(wild: Local) -> None:
     rows = [{"sentence": sentence} for sentence in SENTENCES[:16]]
     first = [result.state["a"] for result in in_one_text.using(backend=wild).map(rows)]
