@@ -231,8 +231,6 @@ class PlannedPrompt:
         num_cacheable: how many of the first may come from a cache; the others are computed whatever it holds.
         num_scratch: tokens that are computed behind them and not kept: those of the options of a select.
         num_behind: most tokens of one option behind them.
-        num_scratch: tokens that are computed behind them and not kept: those of the options of a select.
-        num_behind: most tokens of one option behind them.
     """
 
     ids: tuple[int, ...]
