@@ -120,7 +120,8 @@ class _LLGuidanceWalk:
     def __init__(self, matcher: Any, vocab_size: int) -> None:
         import llguidance.numpy
 
-        self._matcher = matcher
+        self._start = matcher
+        self._matcher = matcher.deep_copy()
         self._bits = llguidance.numpy.allocate_token_bitmask(1, vocab_size)
         self._fill: Callable[[Any, Mask], None] = llguidance.numpy.fill_next_token_bitmask
 
@@ -136,6 +137,8 @@ class _LLGuidanceWalk:
         return bool(self._matcher.is_accepting())
 
     def rewind(self) -> None:
+        if self._matcher.is_error():  # a reset keeps the error
+            self._matcher = self._start.deep_copy()
         self._matcher.reset()
 
 

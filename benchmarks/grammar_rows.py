@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from jsonschema import Draft202012Validator
+from jsonschema.validators import validator_for
+
 _MAX_DEPTH = 40  # of one value; deeper levels keep the order that they have
 
 
@@ -86,15 +89,16 @@ def _plain(value: Any) -> str:
 
 
 class _Order:
-    """Puts the keys of a value in the order in which a schema names them."""
+    """Puts the keys of a value in the order in which a schema names them, in the branches that the value follows."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
+        self._validator = validator_for(root, default=Draft202012Validator)(root)
 
     def apply(self, value: Any, *schemas: Any, depth: int = 0) -> Any:
         if depth > _MAX_DEPTH:
             return value
-        applied = [part for schema in schemas for part in self._applied(schema, set())]
+        applied = [part for schema in schemas for part in self._applied(value, schema, set())]
         if isinstance(value, list):
             return [
                 self.apply(item, *self._item_schemas(applied, index), depth=depth + 1)
@@ -106,20 +110,27 @@ class _Order:
         keys = [*(name for name in named if name in value), *(key for key in value if key not in named)]
         return {key: self.apply(value[key], *self._value_schemas(applied, key), depth=depth + 1) for key in keys}
 
-    def _applied(self, schema: Any, seen: set[int]) -> Iterator[dict[str, Any]]:
+    def _applied(self, value: Any, schema: Any, seen: set[int]) -> Iterator[dict[str, Any]]:
         """The schema and all that it applies to the same value, in document order."""
         if not isinstance(schema, dict) or id(schema) in seen:
             return
         seen.add(id(schema))
         yield schema
         if isinstance(reference := schema.get("$ref"), str):
-            yield from self._applied(self._resolved(reference), seen)
-        for keyword in ("allOf", "anyOf", "oneOf"):
-            branches = schema.get(keyword)
-            for part in branches if isinstance(branches, list) else ():
-                yield from self._applied(part, seen)
+            yield from self._applied(value, self._resolved(reference), seen)
+        for part in _list(schema.get("allOf")):
+            yield from self._applied(value, part, seen)
+        for part in (*_list(schema.get("anyOf")), *_list(schema.get("oneOf"))):
+            if self._follows(value, part):
+                yield from self._applied(value, part, seen)
         for keyword in ("if", "then", "else"):
-            yield from self._applied(schema.get(keyword), seen)
+            yield from self._applied(value, schema.get(keyword), seen)
+
+    def _follows(self, value: Any, schema: Any) -> bool:
+        try:
+            return bool(self._validator.evolve(schema=schema).is_valid(value))
+        except Exception:  # a reference or a pattern that the validator cannot follow
+            return True
 
     def _resolved(self, reference: str) -> Any:
         if not reference.startswith("#"):
@@ -151,6 +162,10 @@ class _Order:
                     yield items[index]
             yield part.get("items")
             yield part.get("additionalItems")
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
