@@ -22,6 +22,11 @@ def clipped(terms: Terms, state: Term, longest: int) -> Term:
     return _Clip(terms, longest).of(state, 0)
 
 
+def unbounded(terms: Terms, state: Term, longest: int) -> Term:
+    """The state with every upper count above `longest` gone; what it takes to end an output stays the same."""
+    return _Unbound(terms, longest).of(state, 0)
+
+
 class _Clip:
     """One state's clipping: parts that many stacks share are clipped once."""
 
@@ -70,3 +75,13 @@ class _Clip:
             return state
         heads.append(last)
         return self._terms.cats(heads)
+
+
+class _Unbound(_Clip):
+    """Lower counts stay: they say what is still to be written."""
+
+    def _repeat(self, state: Term) -> Term:
+        body, low, high = state.args
+        if high is None or high <= max(low, self._longest):
+            return state
+        return self._terms.repeat(body, low, None)

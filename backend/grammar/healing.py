@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from forktree.backend.grammar.completions import NO_COSTS, Cell, Costs
 from forktree.backend.grammar.forced import run_of
 from forktree.backend.grammar.masks import Mask
 from forktree.backend.grammar.matcher import IllegalTokenError, Matcher
@@ -24,7 +25,7 @@ def healed(prefix: bytes, matcher: Matcher | None, vocabulary: Vocabulary) -> He
     Raises:
         ConstraintError: no sequence of tokens spells the prefix.
     """
-    trie = trie_of(vocabulary)
+    trie = trie_of(vocabulary) if matcher is None else matcher.masks.trie
     if not _can_spell(trie, prefix):
         raise ConstraintError(f"no tokens of this vocabulary spell the text to heal, {prefix!r}")
     return HealedMatcher(trie, prefix, matcher)
@@ -175,6 +176,36 @@ class HealedMatcher:
 
     def _goes_on(self, node: int) -> bool:
         return bool(self._trie.num_children[node])
+
+    def completion(self) -> Cell:
+        """The prefix and a legal ending in few tokens; its `cost` is how many."""
+        if self._inner is None:
+            raise ValueError("an output without a constraint has no legal ending")
+        return self._inner.masks.completions.cell(self._inner.state, self._prefix)
+
+    def costs(self) -> Costs:
+        """Every legal token that is text, and how many more tokens an output needs after it."""
+        inner = self._inner
+        if inner is None or inner.state is None:
+            return NO_COSTS
+        completions = inner.masks.completions
+        if not self._prefix:
+            return completions.costs(inner.state)
+        nodes = _path(self._trie, self._prefix)
+        tokens = self._spelling(self._trie.tokens_at(np.array(nodes, dtype=np.int32)))
+        token_bytes = self._trie.vocabulary.token_bytes
+        left = [completions.cell(inner.state, self._after(token_bytes[one] or b"")).cost for one in tokens.tolist()]
+        pieces = Costs(tokens, np.array(left, dtype=np.int32))
+        if len(nodes) < len(self._prefix):
+            return pieces
+        beyond = completions.costs(inner.state, nodes[-1])
+        return Costs(np.concatenate([pieces.tokens, beyond.tokens]), np.concatenate([pieces.left, beyond.left]))
+
+    def need(self) -> int:
+        """A number of tokens within which an output can be ended whichever legal token comes next, that one counted."""
+        if self._inner is not None and not self._prefix:
+            return self._inner.need()
+        return 1 + int(self.costs().left.max(initial=0))
 
     def copy(self) -> HealedMatcher:
         twin = HealedMatcher(self._trie, self._prefix, None if self._inner is None else self._inner.copy())

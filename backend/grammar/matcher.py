@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from forktree.backend.grammar.completions import NO_COSTS, Cell, Costs
 from forktree.backend.grammar.masks import Mask, Masks
 from forktree.backend.grammar.terms import Term
 from forktree.lang.errors import ConstraintError
@@ -106,6 +107,20 @@ class Matcher:
         """The same where some bytes have to be written first."""
         state, data, _ = self._step
         return () if state is None else self._masks.forced.after(state, prefix=prefix, context=data)
+
+    def completion(self) -> Cell:
+        """A legal ending in few tokens; its `cost` is how many."""
+        return self._masks.completions.cell(self._step.state)
+
+    def costs(self) -> Costs:
+        """Every legal token that is text, and how many more tokens an output needs after it."""
+        state = self._step.state
+        return NO_COSTS if state is None else self._masks.completions.costs(state)
+
+    def need(self) -> int:
+        """A number of tokens within which an output can be ended whichever legal token comes next, that one counted."""
+        state = self._step.state
+        return 0 if state is None else self._masks.completions.need(state)
 
     def copy(self) -> Matcher:
         """An independent matcher at the same place; costs the same for an output of any length."""
