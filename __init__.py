@@ -50,6 +50,7 @@ from forktree.lang.expressions import (
     select,
     system,
     tool,
+    tools,
     user,
 )
 from forktree.lang.hoist import hoist_constants
@@ -181,6 +182,7 @@ __all__ = [
     "system_end",
     "token_length_normalized",
     "tool",
+    "tools",
     "unconditional_likelihood_normalized",
     "use",
     "user",

@@ -15,14 +15,17 @@ for generation. `why_unstable` says what differs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from forktree.lang.errors import ForktreeError, ModelError, RoleError
+from forktree.lang.tool_head import describe_tools
 
 Roles = tuple[str, ...]
 
+_MAX_TOOLS = 64  # remembered sets of tools
 _MAX_PIECES = 4096  # remembered openings and closings of one template
 _LOOKAHEAD: tuple[Roles, ...] = ((), ("user",), ("assistant",), ("user", "assistant"))
 
@@ -47,8 +50,11 @@ class ChatTemplate:
     words, for an order of turns that it refuses.
     """
 
-    def __init__(self, hf: Any) -> None:
+    def __init__(self, hf: Any, tools: str | None = None) -> None:
+        """`tools`: definitions that every conversation begins with, as JSON text (`protocol.Tools`)."""
         self._hf = hf
+        self._tools = tools
+        self.with_tools = lru_cache(_MAX_TOOLS)(self._with_tools)
         self.begin = lru_cache(_MAX_PIECES)(self._begin)
         self.between = lru_cache(_MAX_PIECES)(self._between)
         self.end = lru_cache(_MAX_PIECES)(self._end)
@@ -63,6 +69,46 @@ class ChatTemplate:
 
     end: Callable[[Roles, str], str]
     """`end(roles, role)`: what is written to close a turn of `role`."""
+
+    with_tools: Callable[[str], ChatTemplate]
+    """`with_tools(definitions)`: the same template, for conversations in which the model may call these tools."""
+
+    def _with_tools(self, definitions: str) -> ChatTemplate:
+        return ChatTemplate(self._hf, definitions)
+
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the template itself writes what tools there are. Where it does not, they are described as text
+        in the system turn, and where it takes no system turn, in the first turn."""
+        return any(_PROBE_NAME in (self._apply(messages, tools=_PROBE_TOOLS) or "") for messages in _PROBE_TALKS)
+
+    @cached_property
+    def _takes_system(self) -> bool:
+        text = self._apply(_messages(("system", "user"), (_mark(0), _mark(1))))
+        return text is not None and _mark(0) in text
+
+    def _apply(self, messages: list[dict[str, Any]], **options: Any) -> str | None:
+        """What the template writes, or None where it refuses."""
+        import jinja2
+
+        try:
+            return str(self._hf.apply_chat_template(messages, tokenize=False, **options))
+        except (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError, IndexError):
+            return None
+
+    def _told(self, messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """The messages and options that make the template say what tools there are."""
+        if self._tools is None:
+            return messages, {}
+        if self.shows_tools:
+            return messages, {"tools": json.loads(self._tools)}
+        text = describe_tools(self._tools)
+        if messages and (messages[0]["role"] == "system" or not self._takes_system):
+            at_end = messages[0]["role"] == "system"
+            content = messages[0]["content"]
+            told = f"{content}\n\n{text}" if at_end else f"{text}\n\n{content}"
+            return [{**messages[0], "content": told}, *messages[1:]], {}
+        return [{"role": "system", "content": text}, *messages], {}
 
     @property
     def exists(self) -> bool:
@@ -95,10 +141,11 @@ class ChatTemplate:
                 "the model's tokenizer has no chat template, so it has no roles: write the prompt as plain text "
                 "without system, user and assistant, use a chat model, or put chat_template.jinja in its folder."
             )
+        told, options = self._told(list(messages))
         try:
             return str(
                 self._hf.apply_chat_template(
-                    list(messages), tokenize=False, add_generation_prompt=add_generation_prompt
+                    told, tokenize=False, add_generation_prompt=add_generation_prompt, **options
                 )
             )
         except (jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
@@ -220,6 +267,17 @@ class ChatTemplate:
         return text
 
 
+_PROBE_NAME = "qprobe_tool"
+_PROBE_TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {"name": _PROBE_NAME, "description": "", "parameters": {"type": "object", "properties": {}}},
+    }
+]
+_PROBE_TALKS = [
+    [{"role": "user", "content": "One word."}],
+    [{"role": "system", "content": "Two words."}, {"role": "user", "content": "One word."}],
+]
 _PROBES: tuple[Roles, ...] = (
     ("user", "assistant"),
     ("user", "assistant", "user", "assistant"),

@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import replace
 from typing import Any
 
-from forktree.lang.constraints import ConstraintSpec
+from forktree.lang.constraints import ALL_CONSTRAINTS, ConstraintSpec
 from forktree.lang.errors import BackendError, UnsupportedError
 from forktree.lang.sampling import Sampling
 from forktree.runtime import protocol
@@ -35,8 +35,7 @@ Request = protocol.GenerateRequest | protocol.ScoreRequest
 Script = Sequence[Any] | Mapping[str | None, Any] | Callable[[Request], Any]
 
 _TOKEN = re.compile(r"\s*\S+|\s+")
-_ALL_CONSTRAINTS = frozenset({"RegexSpec", "ChoicesSpec", "SchemaSpec", "GrammarSpec", "SubstringSpec"})
-_CAPABILITIES = protocol.Capabilities(tokens=True, constraints=_ALL_CONSTRAINTS, score=True, images=True, logprobs=True)
+_CAPABILITIES = protocol.Capabilities(tokens=True, constraints=ALL_CONSTRAINTS, score=True, images=True, logprobs=True)
 
 
 class Fake:
@@ -307,6 +306,8 @@ def _prompt_ids(branch: protocol.Branch | None) -> list[int]:
                 ids += segment.ids or map(_id_of, _TOKEN.findall(segment.text))
             case protocol.RoleBegin() | protocol.RoleEnd():
                 ids.append(_id_of(f"<{type(segment).__name__} {segment.role}>"))
+            case protocol.Tools():
+                ids.append(_id_of(segment.definitions))
             case protocol.Image():
                 ids.append(zlib.crc32(segment.data) & 0x7FFFFFFF)
             case protocol.ForkMark():

@@ -3,6 +3,7 @@
     segment          what it does to the ids
     ───────────────────────────────────────────────────────────────────────────────────────────────────────
     Text             joins the open run of text; with markup, the special tokens that it spells stand alone
+    Tools            nothing yet: the template's text of the turns that follow says what tools there are
     RoleBegin, End   the template's text: its special tokens stand alone, its other text joins the run
     Generated        closes the run, takes `num_withdrawn` of its tokens away, and stands for ever
     ForkMark         closes the run; the branch's first text takes the run's last token back into its own run
@@ -23,10 +24,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, assert_never
 
+from forktree.backend.chat import ChatTemplate
 from forktree.backend.token_chain import TokenChain
 from forktree.backend.tokenizer import Place, Run, Tokenizer
 from forktree.lang.errors import RoleError, UnsupportedError
-from forktree.runtime.protocol import Branch, ForkMark, Generated, Image, RoleBegin, RoleEnd, Segment, Text
+from forktree.runtime.protocol import Branch, ForkMark, Generated, Image, RoleBegin, RoleEnd, Segment, Text, Tools
 
 
 class Ending(NamedTuple):
@@ -79,6 +81,7 @@ class State:
         roles: the turns so far, the open one last.
         is_open: the last turn is open.
         is_closing: the last turn was closed, and nothing was written for that yet.
+        tools: definitions that the template describes, as JSON text.
     """
 
     closed: Closed = Closed(TokenChain())
@@ -88,6 +91,7 @@ class State:
     roles: tuple[str, ...] = ()
     is_open: bool = False
     is_closing: bool = False
+    tools: str | None = None
 
 
 class Prompt(NamedTuple):
@@ -198,6 +202,8 @@ class Renderer:
                 return self._add_generated(self._settle(state), self._close_branch(node.parent), segment)
             case ForkMark():
                 return self._mark_fork(self._settle(state), self._close_branch(node.parent))
+            case Tools(definitions):
+                return self._add_tools(state, definitions)
             case Image():
                 raise UnsupportedError("this model reads text only: take the image out, or use a backend that can see")
             case _:
@@ -218,12 +224,25 @@ class Renderer:
             bos = ()
         return replace(state, closed=Closed(state.closed.ids.extended(bos)), is_started=True)
 
+    def _add_tools(self, state: State, definitions: str) -> State:
+        if state.roles:
+            raise RoleError("tools are described at the conversation's head: append tools() once, before any turn")
+        special = next((item for item in self._tokenizer.split_markup(definitions) if isinstance(item, int)), None)
+        if special is not None:
+            spelled = self._tokenizer.token_bytes[special].decode("utf-8", "replace")
+            raise RoleError(f"a tool's description spells the special token {spelled}, and text never becomes one")
+        return replace(state, tools=definitions)
+
+    def _chat(self, state: State) -> ChatTemplate:
+        chat = self._tokenizer.chat
+        return chat if state.tools is None else chat.with_tools(state.tools)
+
     def _begin_role(self, state: State, role: str) -> State:
         if state.is_open:
             raise RoleError(
                 f"a turn of {role!r} begins while the turn of {state.roles[-1]!r} is open: close that one first"
             )
-        chat = self._tokenizer.chat
+        chat = self._chat(state)
         opening = chat.between(state.roles, role) if state.is_closing else chat.begin(state.roles, role)
         items = self._tokenizer.split_markup(opening.text)
         if state.is_started and not state.roles and tuple(items[:1]) == self._tokenizer.bos_ids[:1]:
@@ -242,7 +261,7 @@ class Renderer:
         """Write how the last turn closes, if that is still to be written."""
         if not state.is_closing:
             return state
-        text = self._tokenizer.chat.end(state.roles[:-1], state.roles[-1])
+        text = self._chat(state).end(state.roles[:-1], state.roles[-1])
         state = replace(state, is_closing=False)
         return self._add_items(state, self._tokenizer.split_markup(text), is_template=True)
 

@@ -28,6 +28,7 @@ _CLASSES: Mapping[str, type] = MappingProxyType(
             protocol.Generated,
             protocol.ForkMark,
             protocol.Image,
+            protocol.Tools,
             protocol.GenerateRequest,
             protocol.ScoreRequest,
             protocol.TokenLogprob,

@@ -24,6 +24,7 @@ from forktree.lang.constraints import (
 )
 from forktree.lang.errors import ConstraintError, LanguageError
 from forktree.lang.sampling import Sampling
+from forktree.lang.tool_head import definitions_of
 from forktree.lang.tools import output_from_parallel_tools, output_from_tools
 from forktree.lang.types import Output, output_from_dtype, output_from_schema, output_from_spec
 from forktree.lang.verbatim import bound_spec
@@ -177,6 +178,16 @@ def assistant(expr: object = None) -> ir.Sequence:
 def tool(expr: object = None) -> ir.Sequence:
     """A turn with a tool's result."""
     return role("tool", expr)
+
+
+def tools(items: Iterable[Any]) -> ir.Tools:
+    """Describes tools to the model: Python functions, or dicts with name, description and parameters.
+
+    It goes before the first turn, and the model's own chat template writes it where it writes tools. A template that
+    has no place for them has one line of JSON a tool written into the system turn, or where it takes none into the
+    first turn. What the model may call is said where it calls: `gen(tools=…)`.
+    """
+    return ir.Tools(definitions_of(items), ir.caller_source())
 
 
 def role(name: str, expr: object = None) -> ir.Sequence:
@@ -370,5 +381,6 @@ __all__ = [
     "select",
     "system",
     "tool",
+    "tools",
     "user",
 ]

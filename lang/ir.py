@@ -11,6 +11,7 @@ branch; the interpreter matches over `Node` and nothing else.
     RoleBegin/End a turn opens or closes
     ScopeBegin/End text between them becomes a variable
     Image         an image
+    Tools         the conversation's head describes the tools that the model may call
     Assign        the program sets a variable itself
     Fork          branches begin here
     Join          variables of branches come back
@@ -186,6 +187,17 @@ class Image(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Tools(Expr):
+    """The tools that the model may call, described at the head of the conversation as its template does.
+
+    `definitions`: JSON text, an array of objects as `Tool.to_dict` makes them.
+    """
+
+    definitions: str
+    source: Source | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Assign:
     """The program sets `name`; `value` is a node, or plain data."""
 
@@ -246,13 +258,14 @@ Node = (
     | ScopeBegin
     | ScopeEnd
     | Image
+    | Tools
     | Assign
     | Fork
     | Join
     | Call
 )
 
-Appendable = Text | Argument | Variable | Gen | Select | RoleBegin | RoleEnd | ScopeBegin | ScopeEnd | Image
+Appendable = Text | Argument | Variable | Gen | Select | RoleBegin | RoleEnd | ScopeBegin | ScopeEnd | Image | Tools
 """What `s +=` takes."""
 
 
@@ -294,6 +307,7 @@ def nodes_of(value: object) -> tuple[Appendable, ...]:
             | ScopeBegin()
             | ScopeEnd()
             | Image()
+            | Tools()
         ):
             return (value,)
         case Symbolic():

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, assert_never
 from forktree.lang import ir
 from forktree.lang.constraints import ChoicesSpec, GrammarSpec, RegexSpec, SchemaSpec, SubstringSpec
 from forktree.lang.sampling import Sampling
+from forktree.lang.tool_head import names_of_tools
 from forktree.lang.types import Output
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ def _show_step(node: ir.Node, branch: int) -> str:
             return f"end of scope {node.name}"
         case ir.Image():
             return f"image {node.media_type} of {len(node.data)} bytes"
+        case ir.Tools():
+            return f"tools {', '.join(names_of_tools(node.definitions))}"
         case ir.Assign():
             return f"set {node.name} = {_show_data(node.value, branch)}"
         case ir.Fork():

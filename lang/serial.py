@@ -37,6 +37,7 @@ _NODES: Mapping[str, type] = {
         ir.ScopeBegin,
         ir.ScopeEnd,
         ir.Image,
+        ir.Tools,
         ir.Assign,
         ir.Fork,
         ir.Join,

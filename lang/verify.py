@@ -5,7 +5,8 @@
    or by a join.
 3. Arguments are parameters of the program.
 4. Roles and scopes close what was opened, and roles do not nest.
-5. A join names branches that a fork opened, and never brings back a name that the branch already has.
+5. Tools are described once, before the first turn.
+6. A join names branches that a fork opened, and never brings back a name that the branch already has.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class _Branch:
     own: set[str] = field(default_factory=set)
     role: str | None = None
     scopes: list[str] = field(default_factory=list)
+    has_head: bool = False
 
     def set(self, name: str | None) -> None:
         if name is not None:
@@ -70,6 +72,10 @@ def _check(node: ir.Node, branch: _Branch, branches: dict[int, _Branch], program
             branch.set(name)
         case ir.RoleBegin() | ir.RoleEnd():
             branch.role = next_role(branch.role, node)
+            branch.has_head = True
+        case ir.Tools():
+            check_head(branch.has_head, node)
+            branch.has_head = True
         case ir.ScopeBegin(name=name):
             branch.scopes.append(name)
         case ir.ScopeEnd(name=name):
@@ -82,7 +88,7 @@ def _check(node: ir.Node, branch: _Branch, branches: dict[int, _Branch], program
             branch.set(name)
         case ir.Fork(branches=opened):
             for child in opened:
-                _open(child, _Branch(child, set(branch.names), set(), branch.role), branches, node)
+                _open(child, _Branch(child, set(branch.names), set(), branch.role, [], branch.has_head), branches, node)
         case ir.Call(branch=opened_id):
             _open(opened_id, _Branch(opened_id), branches, node)
         case ir.Join(branches=joined):
@@ -133,6 +139,13 @@ def next_role(role: str | None, node: ir.RoleBegin | ir.RoleEnd) -> str | None:
         open_turn = "no turn is open" if role is None else f"the open turn is {role}"
         raise RoleError(f"a {node.role} turn ends, but {open_turn}{ir.at(node.source)}")
     return None
+
+
+def check_head(has_head: bool, node: ir.Tools) -> None:
+    """Raise RoleError for tools behind a turn, or behind other tools: the conversation's head is written then."""
+    if has_head:
+        where = ir.at(node.source)
+        raise RoleError(f"tools are described at the conversation's head: append tools() once, before any turn{where}")
 
 
 def _check_reference(node: ir.Argument | ir.Variable, branches: dict[int, _Branch], program: Program) -> None:

@@ -25,7 +25,7 @@ from forktree.lang import ir
 from forktree.lang.errors import LanguageError, RunCancelledError
 from forktree.lang.program import Op
 from forktree.lang.sampling import seeded_for
-from forktree.lang.verify import clash_message, next_role
+from forktree.lang.verify import check_head, clash_message, next_role
 from forktree.runtime import interpreter, protocol
 from forktree.runtime.data import value_of_data
 from forktree.runtime.run import Run
@@ -53,6 +53,7 @@ class Cursor:
         "feed",
         "forks",
         "group",
+        "has_head",
         "held",
         "id",
         "is_active",
@@ -76,6 +77,7 @@ class Cursor:
         self.names = names
         self.own: dict[str, Value] = {}
         self.role = role
+        self.has_head = False  # a turn, or tools: nothing can be put before it any more
         self.tip: protocol.Branch | None = None
         self.base: Value | None = None
         self.trunk: Value | None = None
@@ -134,6 +136,7 @@ class Cursor:
             children = [Cursor(self.run, branch_id, dict(self.names), self.role) for branch_id in ids]
             for index, child in enumerate(children, len(self.forks)):
                 child.sampling = seeded_for(self.sampling, "branch", index)
+                child.has_head = self.has_head
                 child._begin_at(base)
                 if on_error == "cancel" and count > 1:
                     child.group = tuple(children)
@@ -208,6 +211,10 @@ class Cursor:
                     self._bind(node.name, value)
             case ir.RoleBegin() | ir.RoleEnd():
                 self.role = next_role(self.role, node)
+                self.has_head = True
+            case ir.Tools():
+                check_head(self.has_head, node)
+                self.has_head = True
             case ir.ScopeEnd():
                 value = Value()
                 self._bind(node.name, value)

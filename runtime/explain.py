@@ -185,6 +185,8 @@ class _Walker:
                 end.branch = protocol.Branch(end.branch, protocol.RoleBegin(node.role))
             case ir.RoleEnd():
                 end.branch = protocol.Branch(end.branch, protocol.RoleEnd(node.role))
+            case ir.Tools():
+                end.branch = protocol.Branch(end.branch, protocol.Tools(node.definitions))
             case ir.Image():
                 end.branch = protocol.Branch(end.branch, protocol.Image(node.data, node.media_type))
             case ir.Argument() | ir.Variable():

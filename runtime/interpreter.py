@@ -27,6 +27,8 @@ def apply(cursor: Cursor, node: ir.Node) -> None:
             cursor.push(protocol.RoleEnd(node.role))
         case ir.Image():
             cursor.push(protocol.Image(node.data, node.media_type))
+        case ir.Tools():
+            cursor.push(protocol.Tools(node.definitions))
         case ir.ScopeBegin():
             cursor.scopes.append((node.name, cursor.tip))
         case _:
@@ -42,7 +44,7 @@ def carry_out_now(cursor: Cursor, node: ir.Node | TipStep, value: Value | None) 
         case ir.Gen():
             assert value is not None
             return generate_at_hand(cursor, node, value)
-        case ir.Text() | ir.RoleBegin() | ir.RoleEnd() | ir.Image() | ir.ScopeBegin():
+        case ir.Text() | ir.RoleBegin() | ir.RoleEnd() | ir.Image() | ir.Tools() | ir.ScopeBegin():
             apply(cursor, node)
         case ir.Select():
             return False

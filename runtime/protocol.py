@@ -10,6 +10,7 @@ immutable chain of segments; forking copies a reference, so it costs the same fo
     Generated     a backend         what the model made, as the ids it made, for ever
     ForkMark      the program       closes the run of text, so that branches share the trunk's tokens
     Image         the program       an image, for backends that can see
+    Tools         the program       tools that the backend describes as its template does, before the first turn
 
 State is tokens: a backend renders a chain to ids, memoised per segment, and never tokenises again what a
 model generated. Adjacent text is tokenised as one run, closed by a generation, a special token or a fork.
@@ -76,7 +77,14 @@ class Image:
     media_type: str = "image/png"
 
 
-Segment = Text | RoleBegin | RoleEnd | Generated | ForkMark | Image
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Tools that the model may call: JSON text, an array of `{"type": "function", "function": {…}}`."""
+
+    definitions: str
+
+
+Segment = Text | RoleBegin | RoleEnd | Generated | ForkMark | Image | Tools
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -146,6 +146,7 @@ _SEGMENTS: Mapping[str, type] = MappingProxyType(
             protocol.Generated,
             protocol.ForkMark,
             protocol.Image,
+            protocol.Tools,
         )
     }
 )

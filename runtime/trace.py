@@ -19,7 +19,7 @@ from forktree.lang.errors import LanguageError, TraceError
 from forktree.lang.program import Op
 from forktree.lang.sampling import Sampling
 from forktree.lang.symbols import Symbol, SymbolTable
-from forktree.lang.verify import clash_message, next_role, verify
+from forktree.lang.verify import check_head, clash_message, next_role, verify
 from forktree.runtime.programs import Program
 from forktree.runtime.record import Recorder
 from forktree.runtime.run import current_scope
@@ -228,6 +228,7 @@ class TraceCursor:
         self.names = names
         self.own: dict[str, Value] = {}
         self.role = role
+        self.has_head = False
         self.trunk = None
         self.failure = None
         self.is_idle = True
@@ -254,6 +255,10 @@ class TraceCursor:
                     self._bind(name)
                 case ir.RoleBegin() | ir.RoleEnd():
                     self.role = next_role(self.role, node)
+                    self.has_head = True
+                case ir.Tools():
+                    check_head(self.has_head, node)
+                    self.has_head = True
                 case _:
                     pass
             self._record([node])
@@ -272,7 +277,10 @@ class TraceCursor:
     def fork(self, count: int, on_error: Any, source: ir.Source | None) -> list[TraceCursor]:
         ids = tuple(self.run.recorder.new_branch() for _ in range(count))
         self._record([ir.Fork(ids, on_error, source)])
-        return [TraceCursor(self.run, branch, dict(self.names), self.role) for branch in ids]
+        branches = [TraceCursor(self.run, branch, dict(self.names), self.role) for branch in ids]
+        for branch in branches:
+            branch.has_head = self.has_head
+        return branches
 
     def join(self, branches: list[TraceCursor], style: ir.JoinStyle, source: ir.Source | None) -> None:
         names = {name: None for branch in branches for name in branch.own}

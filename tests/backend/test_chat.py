@@ -151,3 +151,62 @@ def test_the_models_own_template_is_stable(smol_tokenizer):
     assert chat.is_stable
     assert "named SmolLM" in chat.begin((), "user").text
     assert chat.begin(("user",), "assistant") == Opening("<|im_start|>assistant\n")
+
+
+# Tools
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather in a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+DEFINITIONS = json.dumps([WEATHER])
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_the_first_turns_of_every_real_template_say_what_tools_there_are(name):
+    chat = template(TEMPLATES[name]).with_tools(DEFINITIONS)
+    messages = conversation("system", "user")
+    text = compose(chat, messages, asks=True)
+    assert text.count("The weather in a city.") == 1
+    assert all(message["content"].strip() in text for message in messages)
+
+
+@pytest.mark.parametrize("name", sorted(STABLE))
+@pytest.mark.parametrize("roles", [("user",), ("system", "user", "assistant", "user")])
+def test_with_tools_turn_by_turn_equals_the_whole_for_stable_templates(name, roles):
+    chat = template(TEMPLATES[name])
+    told = chat.with_tools(DEFINITIONS)
+    messages = conversation(*roles)
+    if told.is_stable:
+        assert compose(told, messages, asks=True) == told.render(messages, add_generation_prompt=True)
+    if chat.shows_tools:
+        hf = byte_level(chat_template=TEMPLATES[name], bos_token="<|im_start|>")
+        whole = hf.apply_chat_template(messages, tools=[WEATHER], tokenize=False, add_generation_prompt=True)
+        assert told.render(messages, add_generation_prompt=True) == whole
+
+
+def test_a_template_without_a_place_for_tools_has_them_in_the_system_turn():
+    told = template(CHATML).with_tools(DEFINITIONS)
+    line = json.dumps(WEATHER["function"])
+    text = told.render(conversation("system", "user"))
+    assert text.startswith("<|im_start|>system\nSay when.\n\nYou may call these functions")
+    assert f"{line}<|im_end|>\n<|im_start|>user\n" in text
+    alone = told.render(conversation("user"))
+    assert alone.startswith("<|im_start|>system\nYou may call these functions")
+    assert told.is_stable
+
+
+def test_a_template_that_takes_no_system_turn_has_them_in_the_first_one():
+    told = template(ALTERNATING).with_tools(DEFINITIONS)
+    text = compose(told, conversation("user", "assistant", "user"), asks=False)
+    assert text.startswith("[user]You may call these functions")
+    assert text.count("weather") == 1 + 1  # its name and its description
+
+
+def test_equal_tools_are_one_template():
+    chat = template(CHATML)
+    assert chat.with_tools(DEFINITIONS) is chat.with_tools(DEFINITIONS)

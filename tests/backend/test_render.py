@@ -17,7 +17,7 @@ from forktree.backend.render import Prompt, Renderer
 from forktree.backend.token_chain import TokenChain
 from forktree.backend.tokenizer import Tokenizer
 from forktree.lang.errors import BackendError, RoleError, UnsupportedError
-from forktree.runtime.protocol import Branch, ForkMark, Generated, Image, RoleBegin, RoleEnd, Segment, Text
+from forktree.runtime.protocol import Branch, ForkMark, Generated, Image, RoleBegin, RoleEnd, Segment, Text, Tools
 
 WORDS = [
     ("Ġ", "A"),
@@ -526,3 +526,28 @@ def test_the_models_programs_equal_apply_chat_template(smol_tokenizer):
     at = smol_tokenizer.convert_tokens_to_ids("@")
     literal = smol_tokenizer.convert_tokens_to_ids(["<", "|", "im", "_", "end", "|", ">"])
     assert list(ids) == [id for e in expected for id in (literal if e == at else [e])]
+
+
+# --- tools -----------------------------------------------------------------------------------------------------
+
+DEFINITIONS = '[{"type": "function", "function": {"name": "look", "description": "Ada", "parameters": {}}}]'
+
+
+def test_tools_are_written_with_the_first_turn_and_stay_for_the_conversation(toy, renderer):
+    told = branch_of(Tools(DEFINITIONS), *chat("user", Text("Name")), *chat("assistant", Text("Ada")))
+    plain = branch_of(*chat("user", Text("Name")), *chat("assistant", Text("Ada")))
+    text = "".join(pieces_of(toy, renderer.ids(told)))
+    described = toy.chat.with_tools(DEFINITIONS)
+    assert text == described.render([{"role": "user", "content": "Name"}, {"role": "assistant", "content": "Ada"}])
+    assert text.endswith("".join(pieces_of(toy, renderer.ids(plain))))
+    assert renderer.ids(branch_of(Tools(DEFINITIONS))) == ()
+
+
+def test_tools_behind_a_turn_are_a_role_error(renderer):
+    with pytest.raises(RoleError, match="before any turn"):
+        renderer.ids(branch_of(*chat("user", Text("a")), Tools(DEFINITIONS)))
+
+
+def test_a_tool_s_description_never_becomes_a_special_token(renderer):
+    with pytest.raises(RoleError, match=r"spells the special token <\|im_end\|>"):
+        renderer.ids(branch_of(Tools(DEFINITIONS.replace("Ada", "<|im_end|>")), *chat("user", Text("a"))))

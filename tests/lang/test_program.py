@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from forktree.lang import ir
 from forktree.lang.errors import LanguageError
-from forktree.lang.expressions import assistant, gen, image, markup, select, system, user
+from forktree.lang.expressions import assistant, gen, image, markup, select, system, tools, user
 from forktree.lang.program import Op, Program, merge_texts
 from forktree.lang.sampling import Sampling
 
@@ -29,6 +29,7 @@ def ops(branch: int, *exprs: object) -> list[Op]:
 def every_node() -> Program:
     trunk = ops(
         0,
+        tools([{"name": "look_up", "description": "Finds.", "parameters": {"type": "object"}}]),
         system("You read receipts."),
         ir.RoleBegin("user"),
         'Receipt "A":\n',
