@@ -134,6 +134,38 @@ def _has_multiple(shape: Numbers, step: Fraction) -> bool:
     return False
 
 
+def magnitudes(numbers: Numbers) -> Numbers | None:
+    """The part above zero."""
+    if numbers.only is not None:
+        kept = frozenset(value for value in numbers.only if value > 0)
+        return Numbers(only=kept) if kept else None
+    if numbers.high is not None and numbers.high <= 0:
+        return None
+    kept = frozenset(value for value in numbers.excluded if value > 0)
+    is_above_zero = numbers.low is not None and numbers.low > 0
+    low, is_above = (numbers.low, numbers.is_above) if is_above_zero else (Decimal(0), True)
+    found = replace(numbers, low=low, is_above=is_above, excluded=kept, is_integer=False)
+    return found if is_met(found) else None
+
+
+def mirrored(numbers: Numbers) -> Numbers:
+    """The same values with the other sign."""
+
+    def minus(value: Decimal | None) -> Decimal | None:
+        return None if value is None else value.copy_negate()
+
+    return Numbers(
+        minus(numbers.high),
+        minus(numbers.low),
+        numbers.is_below,
+        numbers.is_above,
+        numbers.step,
+        numbers.not_steps,
+        frozenset(value.copy_negate() for value in numbers.excluded),
+        None if numbers.only is None else frozenset(value.copy_negate() for value in numbers.only),
+    )
+
+
 def between(shape: Numbers, low: Fraction, high: Fraction) -> bool:
     """Whether the set, which has a finite upper bound or a step, has a value in [low, high)."""
     first, last = decimal_of(low), decimal_of(high)

@@ -9,6 +9,7 @@ from forktree.backend.grammar.choices import any_of
 from forktree.backend.grammar.decimals import PlainNumbers, spellings
 from forktree.backend.grammar.derivatives import Derivatives
 from forktree.backend.grammar.number_sets import ALL_NUMBERS, Numbers
+from forktree.backend.grammar.plain_spellings import PlainSpellings, needs_calculation
 from forktree.backend.grammar.remainders import Multiples
 from forktree.backend.grammar.spellings import Spellings
 from forktree.backend.grammar.terms import Term
@@ -66,6 +67,9 @@ class PlainWriting:
 
     def _made(self, shape: Numbers) -> Term:
         terms, plain = self._terms, self._plain
+        if needs_calculation(shape):
+            machine = PlainSpellings(shape)
+            return terms.empty if machine.is_empty else terms.machine(machine, machine.start)
         if shape.only is not None:
             return any_of(terms, (text for value in shape.only for text in spellings(value)))
         parts = [self._multiples(shape.step, is_integer=shape.is_integer) if shape.step is not None else plain.number]

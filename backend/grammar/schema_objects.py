@@ -86,10 +86,10 @@ class ObjectWriter:
         return terms.alt(options)
 
     def _may_close(self, plan: ObjectPlan, state: ObjectState) -> bool:
-        return state.count >= plan.low and not state.pending and not self._num_required(plan, state)
+        return state.count >= plan.low and not state.pending and not self._lacks_name(plan, state)
 
-    def _num_required(self, plan: ObjectPlan, state: ObjectState) -> int:
-        return sum(name.is_required for name in self._names_left(plan, state))
+    def _lacks_name(self, plan: ObjectPlan, state: ObjectState) -> bool:
+        return any(name.is_required for name in self._names_left(plan, state))
 
     def _names_left(self, plan: ObjectPlan, state: ObjectState) -> list[Name]:
         if self._any_order:
@@ -122,42 +122,37 @@ class ObjectWriter:
             yield _Step(member, goal, after)
 
     def _can_end(self, plan: ObjectPlan, state: ObjectState) -> bool:
-        """Whether an object that stands in this state can be finished."""
-        if state.pending and not self._any_order:
-            return self._can_end_exactly(plan, state._replace(used=frozenset()))
-        left = [name for name in self._names_left(plan, state) if self._values.is_met(name.goal)]
-        required = [name for name in self._names_left(plan, state) if name.is_required]
-        if any(not self._values.is_met(name.goal) for name in required):
+        """Whether an object that stands in this state can be finished; a class always has another key."""
+        names = self._names_left(plan, state)
+        least = self._least_members(plan, names, state.pending)
+        if least is None or (plan.high is not None and state.count + least > plan.high):
             return False
         has_class = any(self._values.is_met(one.goal) for one in plan.classes)
-        if plan.high is not None and state.count + max(len(required), len(state.pending)) > plan.high:
-            return False
-        if not all(self._can_discharge(plan, left, demand) for demand in state.pending):
-            return False
-        return has_class or state.count + len(left) >= plan.low
+        return has_class or state.count + sum(self._values.is_met(name.goal) for name in names) >= plan.low
 
-    def _can_discharge(self, plan: ObjectPlan, left: list[Name], demand: int) -> bool:
-        chosen = frozenset([demand])
-        members = [one for one in (*left, *plan.classes) if demand in one.discharges]
-        return any(self._values.is_met(plan.goal_with(one.goal, chosen)) for one in members)
+    def _least_members(self, plan: ObjectPlan, names: list[Name], pending: frozenset[int]) -> int | None:
+        """The fewest members that bring every required name and meet every open demand; None where none do."""
+        least = {pending: 0}  # by the demands that are still open
+        for name in names:
+            if name.is_required:
+                least = self._with_member(plan, name, least)
+            elif name.discharges & pending:
+                least = _least_of(least, self._with_member(plan, name, least))
+        for _ in pending:
+            for key_class in plan.classes:
+                if key_class.discharges & pending:
+                    least = _least_of(least, self._with_member(plan, key_class, least))
+        return least.get(frozenset())
 
-    def _can_end_exactly(self, plan: ObjectPlan, start: ObjectState) -> bool:
-        """By search over names passed, members written and demands open; a class always has another key."""
-        seen = {start}
-        queue = [start]
-        enough = plan.low + len(plan.names) + len(plan.some) + 1
-        while queue:
-            state = queue.pop()
-            if self._may_close(plan, state):
-                return True
-            for step in self._steps(plan, state):
-                after = step.after
-                if plan.high is None:
-                    after = after._replace(count=min(after.count, enough))
-                if after not in seen:
-                    seen.add(after)
-                    queue.append(after)
-        return False
+    def _with_member(
+        self, plan: ObjectPlan, member: Name | KeyClass, least: dict[frozenset[int], int]
+    ) -> dict[frozenset[int], int]:
+        found: dict[frozenset[int], int] = {}
+        for pending, count in least.items():
+            for chosen in subsets(member.discharges & pending):
+                if self._values.is_met(plan.goal_with(member.goal, chosen)):
+                    found = _least_of(found, {pending - chosen: count + 1})
+        return found
 
     # -- their texts ----------------------------------------------------------------------------------
 
@@ -206,3 +201,7 @@ class ObjectWriter:
 
     def _colon(self) -> Term:
         return self._terms.cats([self._values.blanks, self._terms.literal(":"), self._values.blanks])
+
+
+def _least_of(left: dict[frozenset[int], int], right: dict[frozenset[int], int]) -> dict[frozenset[int], int]:
+    return {**left, **{key: min(count, left.get(key, count)) for key, count in right.items()}}

@@ -12,14 +12,13 @@ There is no limit on digits, places or exponents; only the numbers in a schema h
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from math import gcd
 from typing import Literal, NamedTuple
 
-from forktree.backend.grammar.number_sets import Numbers, between, is_met, significand
+from forktree.backend.grammar.number_sets import Numbers, between, magnitudes, mirrored, significand
 
 _ZERO = ord("0")
 _Phase = Literal["start", "minus", "zero", "whole", "point", "fraction"]
@@ -90,7 +89,7 @@ class Spellings:
     """A machine (see `terms.Machine`) of the JSON spellings of a set of numbers, which must not be empty."""
 
     def __init__(self, numbers: Numbers) -> None:
-        self._sides = (_Side(_magnitudes(numbers)), _Side(_magnitudes(_mirrored(numbers))))
+        self._sides = (_Side(magnitudes(numbers)), _Side(magnitudes(mirrored(numbers))))
         self._has_zero = numbers.has(Decimal(0))
         self._has_end = lru_cache(maxsize=100_000)(self._finds_end)
 
@@ -281,33 +280,3 @@ class _Step:
             if body * 10**power % self.odd_part == 0:
                 return power + self.power - shift
         return None
-
-
-def _magnitudes(numbers: Numbers) -> Numbers | None:
-    """The part above zero."""
-    if numbers.only is not None:
-        kept = frozenset(value for value in numbers.only if value > 0)
-        return Numbers(only=kept) if kept else None
-    if numbers.high is not None and numbers.high <= 0:
-        return None
-    kept = frozenset(value for value in numbers.excluded if value > 0)
-    is_above_zero = numbers.low is not None and numbers.low > 0
-    low, is_above = (numbers.low, numbers.is_above) if is_above_zero else (Decimal(0), True)
-    found = replace(numbers, low=low, is_above=is_above, excluded=kept, is_integer=False)
-    return found if is_met(found) else None
-
-
-def _mirrored(numbers: Numbers) -> Numbers:
-    def minus(value: Decimal | None) -> Decimal | None:
-        return None if value is None else value.copy_negate()
-
-    return Numbers(
-        minus(numbers.high),
-        minus(numbers.low),
-        numbers.is_below,
-        numbers.is_above,
-        numbers.step,
-        numbers.not_steps,
-        frozenset(value.copy_negate() for value in numbers.excluded),
-        None if numbers.only is None else frozenset(value.copy_negate() for value in numbers.only),
-    )
