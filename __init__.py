@@ -69,6 +69,7 @@ from forktree.lang.ported import (
     user_end,
 )
 from forktree.lang.sampling import Sampling
+from forktree.lang.tags import Tag
 from forktree.lang.tools import Tool, ToolCall
 from forktree.lang.verbatim import Verbatim
 from forktree.runtime.defaults import get_defaults, use
@@ -85,7 +86,7 @@ from forktree.runtime.state import State
 
 if TYPE_CHECKING:
     from forktree.backend.fake import Fake
-    from forktree.backend.grammar.constraints import Choices, Grammar, Regex, Schema, Substring
+    from forktree.backend.grammar.constraints import Choices, Grammar, Regex, Schema, Substring, Tags
     from forktree.backend.local import Local
     from forktree.backend.network import Anthropic, OpenAI, Remote, RuntimeEndpoint
     from forktree.backend.replay import Replay
@@ -106,6 +107,7 @@ _LAZY = {
     "RuntimeEndpoint": "forktree.backend.network",
     "Schema": "forktree.backend.grammar.constraints",
     "Substring": "forktree.backend.grammar.constraints",
+    "Tags": "forktree.backend.grammar.constraints",
 }
 
 __all__ = [
@@ -145,6 +147,8 @@ __all__ = [
     "ServerError",
     "State",
     "Substring",
+    "Tag",
+    "Tags",
     "TimeoutError",
     "TokenLogprob",
     "Tool",

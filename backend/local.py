@@ -21,7 +21,7 @@ from forktree.backend.local_scores import ScoreJobs, plan_prompts, score_jobs
 from forktree.backend.local_source import FolderSource, ModelSource, Quantize, Report, check_count
 from forktree.backend.mailbox import Courier, Mailbox
 from forktree.backend.render import Options
-from forktree.lang.constraints import ConstraintSpec, HasSpec
+from forktree.lang.constraints import ALL_CONSTRAINTS, ConstraintSpec, HasSpec
 from forktree.lang.errors import EngineError
 from forktree.lang.sampling import Sampling
 from forktree.runtime.protocol import (
@@ -44,7 +44,7 @@ Listener = Callable[[Event], None]
 
 _CAPABILITIES = Capabilities(
     tokens=True,
-    constraints=frozenset({"RegexSpec", "ChoicesSpec", "SchemaSpec", "GrammarSpec", "SubstringSpec"}),
+    constraints=ALL_CONSTRAINTS,
     score=True,
     logprobs=True,
 )

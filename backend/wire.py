@@ -44,6 +44,11 @@ _CLASSES: Mapping[str, type] = MappingProxyType(
             constraints.SchemaSpec,
             constraints.GrammarSpec,
             constraints.SubstringSpec,
+            constraints.TagSpec,
+            constraints.TagsSpec,
+            constraints.ToolSpec,
+            constraints.ToolsSpec,
+            constraints.ReasoningSpec,
         )
     }
 )

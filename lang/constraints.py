@@ -65,7 +65,76 @@ class SubstringSpec:
     unit: Unit = "character"
 
 
-ConstraintSpec = RegexSpec | ChoicesSpec | SchemaSpec | GrammarSpec | SubstringSpec
+@dataclass(frozen=True, slots=True)
+class TagSpec:
+    """`begin`, then `content` (None: any text up to the first `end`), then `end`; both are markup."""
+
+    begin: str
+    content: ConstraintSpec | None = None
+    end: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TagsSpec:
+    """Free text with tags in it, at least and at most so many (None: no bound).
+
+    Attributes:
+        triggers: beginnings of the tags' begins; free text holds none of them. The begins themselves where not given.
+        text_after: free text may follow the last tag that `at_most` allows.
+    """
+
+    tags: tuple[TagSpec, ...]
+    triggers: tuple[str, ...] = ()
+    at_least: int = 0
+    at_most: int | None = None
+    text_after: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool that may be called: its name, and the JSON Schema of its arguments as text."""
+
+    name: str
+    parameters: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsSpec:
+    """Calls of tools, in the markup that the model was taught, or as JSON where it was taught none.
+
+    As JSON a call is `{"name": …, "arguments": {…}}`, and calls are an array of those.
+
+    Attributes:
+        is_list: an array of `low` to `high` calls (None: no bound); else one call.
+    """
+
+    tools: tuple[ToolSpec, ...]
+    is_list: bool = False
+    low: int = 1
+    high: int | None = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningSpec:
+    """Reasoning first, between `begin` and `end`, then `content` (None: free text), which alone is the value.
+
+    Attributes:
+        begin, end: markup; None is the model's own.
+        max_tokens: most tokens of the reasoning; then it is closed.
+    """
+
+    content: ConstraintSpec | None = None
+    begin: str | None = None
+    end: str | None = None
+    max_tokens: int | None = None
+
+
+ConstraintSpec = (
+    RegexSpec | ChoicesSpec | SchemaSpec | GrammarSpec | SubstringSpec | TagsSpec | ToolsSpec | ReasoningSpec
+)
+
+ALL_CONSTRAINTS = frozenset(cls.__name__ for cls in get_args(ConstraintSpec))
+"""The kinds of constraint, by name: what a backend that enforces every one of them declares."""
 
 
 def checked_unit(unit: Any) -> Unit:

@@ -17,11 +17,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, assert_never
 
 from forktree.lang import ir
-from forktree.lang.constraints import ChoicesSpec, GrammarSpec, RegexSpec, SchemaSpec, SubstringSpec
+from forktree.lang.constraints import (
+    ChoicesSpec,
+    GrammarSpec,
+    ReasoningSpec,
+    RegexSpec,
+    SchemaSpec,
+    SubstringSpec,
+    TagsSpec,
+    ToolsSpec,
+)
 from forktree.lang.sampling import Sampling
 from forktree.lang.tool_head import names_of_tools
 from forktree.lang.types import Output
@@ -204,6 +213,13 @@ def _show_output(output: Output) -> str:
             return f"grammar {start} of {len(text)} characters"
         case SubstringSpec(text):
             return f"piece of {show_text(text)}"
+        case TagsSpec(tags):
+            return f"text with {' | '.join(_quote(tag.begin) for tag in tags)}"
+        case ToolsSpec():
+            return output.label
+        case ReasoningSpec(content):
+            answer = "" if content is None else f", then {_show_output(replace(output, spec=content))}"
+            return f"reasoning{answer}"
     assert_never(output.spec)
 
 

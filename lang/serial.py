@@ -52,6 +52,11 @@ _SPECS: Mapping[str, type] = {
         constraints.SchemaSpec,
         constraints.GrammarSpec,
         constraints.SubstringSpec,
+        constraints.TagSpec,
+        constraints.TagsSpec,
+        constraints.ToolSpec,
+        constraints.ToolsSpec,
+        constraints.ReasoningSpec,
     )
 }
 
@@ -127,8 +132,15 @@ def _given(settings: Sampling | Speculation) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _encode_spec(spec: constraints.ConstraintSpec) -> dict[str, Any]:
-    return {"spec": type(spec).__name__, **{item.name: getattr(spec, item.name) for item in fields(spec)}}
+def _encode_spec(spec: constraints.ConstraintSpec | constraints.TagSpec | constraints.ToolSpec) -> dict[str, Any]:
+    return {"spec": type(spec).__name__, **{item.name: _encode_part(getattr(spec, item.name)) for item in fields(spec)}}
+
+
+def _encode_part(value: Any) -> Any:
+    """A field of a specification: a scalar, texts, or other specifications."""
+    if isinstance(value, tuple):
+        return [_encode_part(item) for item in value]
+    return _encode_spec(value) if type(value).__name__ in _SPECS else value
 
 
 def decode_node(item: dict[str, Any]) -> Any:
@@ -160,9 +172,14 @@ def _decode_spec(item: dict[str, Any]) -> constraints.ConstraintSpec:
     cls = _SPECS.get(item["spec"])
     if cls is None:
         raise LanguageError(f"{item['spec']!r} is not a constraint; there are {', '.join(_SPECS)}")
-    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in item.items()}
-    arguments.pop("spec")
+    arguments = {key: _decode_part(value) for key, value in item.items() if key != "spec"}
     return cls(**arguments)  # type: ignore[no-any-return]
+
+
+def _decode_part(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_decode_part(item) for item in value)
+    return _decode_spec(value) if isinstance(value, dict) else value
 
 
 def encode_data(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """Tools as a constraint: Python functions or schemas in, a call with legal name and arguments out.
 
-The output is JSON, `{"name": "<tool>", "arguments": {...}}`, and its value a `ToolCall`; several calls at once are an
-array of those, and a list. A function's schema comes from its signature and docstring, through pydantic.
+A model that was taught a markup for calls writes them in that; any other writes JSON,
+`{"name": "<tool>", "arguments": {...}}`, or an array of those. Either way the value is a `ToolCall`, or a list of them.
+A function's schema comes from its signature and docstring, through pydantic.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from forktree.lang.constraints import SchemaSpec
+from forktree.lang.constraints import SchemaSpec, ToolSpec, ToolsSpec
 from forktree.lang.errors import LanguageError
 from forktree.lang.types import Output, close_objects
 
@@ -96,24 +97,39 @@ def output_from_tools(tools: Iterable[Any]) -> Output:
         LanguageError: no tools, two of one name, or something that is no tool.
     """
     by_name = _by_name(tools)
-    spec = _spec_of(_any_call(by_name), by_name)
+    spec = ToolsSpec(_tool_specs(by_name))
     return Output(spec, "json", f"tools[{', '.join(by_name)}]", lambda text: _call_of(json.loads(text), by_name))
 
 
 def output_from_parallel_tools(tools: Iterable[Any], max_calls: int | None) -> Output:
-    """The constraint "an array of one to `max_calls` calls of these tools"; None is no bound.
+    """The constraint "a list of one to `max_calls` calls of these tools"; None is no bound.
 
     Raises:
         LanguageError: as `output_from_tools`.
     """
     by_name = _by_name(tools)
-    bound = {} if max_calls is None else {"maxItems": max_calls}
-    spec = _spec_of({"type": "array", "items": _any_call(by_name), "minItems": 1, **bound}, by_name)
+    spec = ToolsSpec(_tool_specs(by_name), is_list=True, high=max_calls)
 
     def parse(text: str) -> list[ToolCall]:
         return [_call_of(call, by_name) for call in json.loads(text)]
 
     return Output(spec, "json", f"list[tools[{', '.join(by_name)}]]", parse)
+
+
+def schema_of_calls(spec: ToolsSpec) -> SchemaSpec:
+    """Calls as JSON."""
+    calls = [_call_schema(tool) for tool in spec.tools]
+    one: dict[str, Any] = {"anyOf": calls} if len(calls) > 1 else calls[0]
+    if spec.is_list:
+        bound = {} if spec.high is None else {"maxItems": spec.high}
+        one = {"type": "array", "items": one, "minItems": spec.low, **bound}
+    return SchemaSpec(json.dumps(_hoist_definitions(one, spec.tools), ensure_ascii=False))
+
+
+def _tool_specs(by_name: Mapping[str, Tool]) -> tuple[ToolSpec, ...]:
+    specs = tuple(ToolSpec(tool.name, tool.parameters) for tool in by_name.values())
+    _hoist_definitions({}, specs)  # two types of one name are a mistake here already
+    return specs
 
 
 def _by_name(tools: Iterable[Any]) -> dict[str, Tool]:
@@ -130,16 +146,7 @@ def _call_of(call: Mapping[str, Any], by_name: Mapping[str, Tool]) -> ToolCall:
     return ToolCall(tool.name, tool.validate(arguments) if tool.validate else arguments, tool)
 
 
-def _any_call(by_name: Mapping[str, Tool]) -> dict[str, Any]:
-    schemas = [_call_schema(tool) for tool in by_name.values()]
-    return {"anyOf": schemas} if len(schemas) > 1 else schemas[0]
-
-
-def _spec_of(schema: dict[str, Any], by_name: Mapping[str, Tool]) -> SchemaSpec:
-    return SchemaSpec(json.dumps(_hoist_definitions(schema, list(by_name.values())), ensure_ascii=False))
-
-
-def _call_schema(tool: Tool) -> dict[str, Any]:
+def _call_schema(tool: ToolSpec) -> dict[str, Any]:
     parameters = {key: value for key, value in json.loads(tool.parameters).items() if key != "$defs"}
     return {
         "type": "object",
@@ -149,7 +156,7 @@ def _call_schema(tool: Tool) -> dict[str, Any]:
     }
 
 
-def _hoist_definitions(schema: dict[str, Any], tools: list[Tool]) -> dict[str, Any]:
+def _hoist_definitions(schema: dict[str, Any], tools: Iterable[ToolSpec]) -> dict[str, Any]:
     """Definitions move to the root, where the references of each tool's schema look for them."""
     definitions: dict[str, Any] = {}
     for tool in tools:

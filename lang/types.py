@@ -28,6 +28,7 @@ from forktree.lang.constraints import (
     RegexSpec,
     SchemaSpec,
     SubstringSpec,
+    TagsSpec,
 )
 from forktree.lang.errors import ConstraintError, LanguageError
 from forktree.lang.verbatim import Verbatim, dumped_schema
@@ -150,7 +151,7 @@ def output_from_spec(spec: ConstraintSpec) -> Output:
     match spec:
         case SchemaSpec():
             return Output(spec, "json", "json")
-        case RegexSpec() | ChoicesSpec() | GrammarSpec() | SubstringSpec():
+        case RegexSpec() | ChoicesSpec() | GrammarSpec() | SubstringSpec() | TagsSpec():
             return Output(spec)
     raise LanguageError(f"{spec!r} is not a constraint")
 

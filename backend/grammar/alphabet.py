@@ -69,8 +69,8 @@ def alphabet_of(vocabulary: Vocabulary) -> Alphabet:
     """The alphabet of a vocabulary's tokens."""
     used: set[int] = set()
     single: set[int] = set()
-    for data in vocabulary.token_bytes:
-        if data:
+    for token, data in enumerate(vocabulary.token_bytes):
+        if data and token not in vocabulary.markup:
             used.update(data)
             if len(data) == 1:
                 single.update(data)

@@ -11,6 +11,7 @@ from forktree.lang.errors import ConstraintError
 
 if TYPE_CHECKING:
     from forktree.backend.grammar.alphabet import Alphabet
+    from forktree.backend.vocabulary import Vocabulary
 
 
 class Automaton(Derivatives):
@@ -18,6 +19,7 @@ class Automaton(Derivatives):
 
     Args:
         respelled: makes the automaton anew from the bytes of an alphabet; None where its terms can be cut.
+        marked: makes it anew for a vocabulary whose special tokens its markup spells; None where it has no markup.
 
     Raises:
         ConstraintError: nothing is legal (then `refusal` is the reason), or deciding that would take too many states.
@@ -30,10 +32,12 @@ class Automaton(Derivatives):
         *,
         refusal: str = "nothing can satisfy this constraint",
         respelled: Callable[[Alphabet], Automaton] | None = None,
+        marked: Callable[[Vocabulary], Automaton] | None = None,
     ) -> None:
         super().__init__(terms)
         self.start = start
         self.respelled = respelled
+        self.marked = marked
         if not self.is_live(start):
             raise ConstraintError(refusal)
 

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from typing import TYPE_CHECKING, Any, Literal
 
 from forktree.backend.grammar.automaton import Automaton
-from forktree.backend.grammar.choices import any_of, checked_options
+from forktree.backend.grammar.choices import checked_options
 from forktree.backend.grammar.gbnf import lark_from_gbnf
-from forktree.backend.grammar.grammars import grammar_automaton
+from forktree.backend.grammar.markup import Spec
 from forktree.backend.grammar.once import OnceCache
-from forktree.backend.grammar.regex_syntax import parse_python
-from forktree.backend.grammar.regex_terms import whole_match
-from forktree.backend.grammar.schemas import annotations, schema_automaton, schema_text
+from forktree.backend.grammar.schemas import annotations, schema_text
 from forktree.backend.grammar.schemas import checked_options as checked_form
-from forktree.backend.grammar.substrings import raw_pieces
-from forktree.backend.grammar.terms import Terms
-from forktree.backend.vocabulary import Vocabulary
+from forktree.backend.grammar.specs import automaton_of
+from forktree.backend.vocabulary import Vocabulary, marked
 from forktree.lang.constraints import (
     ChoicesSpec,
     ConstraintSpec,
@@ -31,10 +28,12 @@ from forktree.lang.constraints import (
     RegexSpec,
     SchemaSpec,
     SubstringSpec,
+    TagsSpec,
     Unit,
     checked_unit,
 )
 from forktree.lang.errors import ConstraintError
+from forktree.lang.tags import Tag, tags_spec
 
 if TYPE_CHECKING:
     from forktree.backend.grammar.masks import Masks
@@ -210,7 +209,70 @@ class Grammar(Constraint):
         return f"Grammar({self._spec.text[:40]!r}, start={self._spec.start!r})"
 
 
-def constraint_from_spec(spec: ConstraintSpec) -> Constraint:
+class Tags(Constraint):
+    """Free text with tags in it; what is inside a tag satisfies the tag's constraint.
+
+    Free text never holds the begin of a tag otherwise than to begin one. Where the model has special tokens for a tag's
+    markup, it is written in those and in nothing else.
+
+    Args:
+        tags: each a `Tag(begin, content, end)`.
+        triggers: beginnings of begins that free text must not hold either; where a trigger stands, one of the tags
+            that begin with it follows. The begins themselves where not given.
+        at_least, at_most: how many tags there are; None is no bound.
+        text_after: with `at_most`, whether free text may follow the last tag; without it the output ends there.
+    Raises, when made:
+        ConstraintError: a content cannot be honoured, a begin or trigger is empty or holds another one.
+    """
+
+    def __init__(
+        self,
+        tags: Iterable[Tag],
+        *,
+        triggers: Iterable[str] = (),
+        at_least: int = 0,
+        at_most: int | None = None,
+        text_after: bool = True,
+    ) -> None:
+        self._spec = tags_spec(tags, triggers, at_least=at_least, at_most=at_most, text_after=text_after)
+        super().__init__()
+
+    @classmethod
+    def of(cls, spec: TagsSpec) -> Tags:
+        """The constraint of a specification."""
+        tags = [Tag(tag.begin, tag.content, tag.end) for tag in spec.tags]
+        return cls(
+            tags,
+            triggers=spec.triggers,
+            at_least=spec.at_least,
+            at_most=spec.at_most,
+            text_after=spec.text_after,
+        )
+
+    @property
+    def spec(self) -> TagsSpec:
+        return self._spec
+
+    def __repr__(self) -> str:
+        return f"Tags({[tag.begin for tag in self._spec.tags]!r})"
+
+
+class Composed(Constraint):
+    """A constraint that is put together of others: calls of tools, reasoning before an answer, markup."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        super().__init__()
+
+    @property
+    def spec(self) -> Any:
+        return self._spec
+
+    def __repr__(self) -> str:
+        return f"Composed({self._spec!r})"
+
+
+def constraint_from_spec(spec: Spec) -> Constraint:
     """The constraint that a specification describes; equal ones share one automaton.
 
     Raises:
@@ -227,30 +289,13 @@ def constraint_from_spec(spec: ConstraintSpec) -> Constraint:
             return Substring(text, unit=unit)
         case GrammarSpec(text, start):
             return Grammar(text, start)
-    assert_never(spec)
+        case TagsSpec():
+            return Tags.of(spec)
+    return Composed(spec)
 
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-def _automaton(spec: ConstraintSpec) -> Automaton:
-    match spec:
-        case RegexSpec(pattern):
-            terms = Terms()
-            term = whole_match(terms, parse_python(pattern))
-            return Automaton(terms, term, refusal=f"nothing matches the pattern {pattern!r}")
-        case ChoicesSpec(options):
-            terms = Terms()
-            return Automaton(terms, any_of(terms, options))
-        case SchemaSpec():
-            return schema_automaton(spec)
-        case SubstringSpec(text, unit):
-            terms, machine = Terms(), raw_pieces(text, unit)
-            return Automaton(terms, terms.machine(machine, machine.start()))
-        case GrammarSpec():
-            return grammar_automaton(spec)
-    assert_never(spec)
 
 
 def _masks(key: tuple[Automaton, Vocabulary]) -> Masks:
@@ -258,6 +303,9 @@ def _masks(key: tuple[Automaton, Vocabulary]) -> Masks:
     from forktree.backend.grammar.trie import trie_of
 
     automaton, vocabulary = key
+    if automaton.marked is not None and vocabulary.markup:
+        vocabulary = marked(vocabulary)
+        automaton = automaton.marked(vocabulary)
     return Masks(automaton, trie_of(vocabulary))
 
 
@@ -270,7 +318,7 @@ def _vocabulary(tokenizer: Any) -> Vocabulary:
 
 
 # an automaton that grew past the limit is made anew for the next constraint; who holds the old one keeps it
-_AUTOMATA: OnceCache[ConstraintSpec, Automaton] = OnceCache(
-    _automaton, max_entries=256, is_worn=lambda automaton: automaton.num_states > MAX_TERMS
+_AUTOMATA: OnceCache[Spec, Automaton] = OnceCache(
+    automaton_of, max_entries=256, is_worn=lambda automaton: automaton.num_states > MAX_TERMS
 )
 _MASKS: OnceCache[tuple[Automaton, Vocabulary], Masks] = OnceCache(_masks, max_entries=256)

@@ -8,33 +8,32 @@ and after tokens.
 from __future__ import annotations
 
 from forktree.backend.grammar.alphabet import Alphabet, cut_term
-from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.derivatives import Derivatives
 from forktree.backend.grammar.lark_rules import LarkRules
 from forktree.backend.grammar.lark_terminals import Terminals
 from forktree.backend.grammar.lark_text import LarkGrammar, read_lark
 from forktree.backend.grammar.rule_terms import RuleTerms
 from forktree.backend.grammar.rules import Leaf
-from forktree.backend.grammar.terms import Term
+from forktree.backend.grammar.terms import Term, Terms
 from forktree.lang.constraints import GrammarSpec
 from forktree.lang.errors import ConstraintError
 
 
-def grammar_automaton(spec: GrammarSpec) -> Automaton:
-    """
+def grammar_term(arena: Terms, spec: GrammarSpec, alphabet: Alphabet | None = None) -> Term:
+    """The term of a grammar's sentences; with an alphabet, of those that it spells.
+
     Raises:
-        ConstraintError: the text is no grammar, a part of it cannot be honoured, or it has no sentence.
+        ConstraintError: the text is no grammar, or a part of it cannot be honoured.
     """
     grammar = read_lark(spec.text)
-    refusal = f"the rule {spec.start!r} has no sentence: every way through it uses itself again"
     try:
-        return _compiled(grammar, spec.start, None, refusal)
+        return _compiled(arena, grammar, spec.start, alphabet)
     except RecursionError:
         raise ConstraintError("the grammar nests too deep") from None
 
 
-def _compiled(grammar: LarkGrammar, start: str, alphabet: Alphabet | None, refusal: str) -> Automaton:
-    rules = RuleTerms()
+def _compiled(arena: Terms, grammar: LarkGrammar, start: str, alphabet: Alphabet | None) -> Term:
+    rules = RuleTerms(arena)
     terms = rules.terms
     derivatives = Derivatives(terms)
     terminals = Terminals(grammar, terms)
@@ -51,8 +50,4 @@ def _compiled(grammar: LarkGrammar, start: str, alphabet: Alphabet | None, refus
         return Leaf(whole, is_solid)
 
     rules.add(LarkRules(grammar, terminals, token).from_start(start))
-
-    def respelled(other: Alphabet) -> Automaton:
-        return _compiled(grammar, start, other, "this tokenizer's tokens cannot spell any legal output")
-
-    return Automaton(terms, terms.cat(ignored, rules.start(start)), refusal=refusal, respelled=respelled)
+    return terms.cat(ignored, rules.start(start))

@@ -41,14 +41,14 @@ class _Beginnings(NamedTuple):
 
 
 class RuleTerms:
-    """The terms of all rules, over one arena whose references it resolves.
+    """The terms of all rules, over an arena in which it resolves references of its own.
 
     Raises:
         ConstraintError: more than `MAX_MUTUAL` rules begin with each other.
     """
 
-    def __init__(self) -> None:
-        self.terms = Terms(lambda key: self._solved[str(key)])
+    def __init__(self, arena: Terms) -> None:
+        self.terms = arena.scoped(lambda key: self._solved[str(key)])
         self._solved: dict[str, Term] = {}
         self._known: Mapping[str, Produces] = {}
 

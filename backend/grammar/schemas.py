@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.derivatives import Derivatives
 from forktree.backend.grammar.schema_document import Document
 from forktree.backend.grammar.schema_meaning import Interpreter
@@ -19,8 +18,8 @@ from forktree.lang.verbatim import Verbatim, dumped_schema
 BOUNDED_BLANKS = 20
 
 
-def schema_automaton(spec: SchemaSpec) -> Automaton:
-    """The automaton of a schema's JSON texts.
+def schema_term(arena: Terms, spec: SchemaSpec) -> Term:
+    """The term of a schema's JSON texts.
 
     Raises:
         ConstraintError: it is no schema, cannot be enforced in full, or nothing satisfies it.
@@ -32,13 +31,13 @@ def schema_automaton(spec: SchemaSpec) -> Automaton:
     def resolve(key: Any) -> Term:
         return writer.resolve(key)
 
-    terms = Terms(resolve)
+    terms = arena.scoped(resolve)
     derivatives = Derivatives(terms)
     numbers = AnyWriting(derivatives) if spec.numbers == "any" else PlainWriting(derivatives)
     interpreter = Interpreter(document, derivatives, numbers)
     writer = Writer(interpreter, max_blanks=_max_blanks(spec.whitespace), any_order=spec.order == "any")
     try:
-        return Automaton(terms, writer.start(interpreter.goal(document.place)))
+        return writer.start(interpreter.goal(document.place))
     except RecursionError:
         raise ConstraintError("the schema nests too deep") from None
 

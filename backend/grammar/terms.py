@@ -13,7 +13,7 @@
     MACHINE (machine, state)           a deterministic automaton of its own making, all of whose states are live
     CAPTURE (classes, text, context)   a JSON key and its closing quote, remembered in what follows: `classes` are
                                        (rest of the key's language, tag); then Ref("key", context, tag, text)
-    REF     (key)                      what `resolve(key)` says, asked for when first needed; never nullable
+    REF     (key, scope)               what the scope's `resolve(key)` says, asked for when first needed; never nullable
 
 A term is a state of the automaton: its derivative by a byte is the state after that byte (Brzozowski 1964; the
 grouping of alternatives by their tail gives the partial derivatives of Antimirov 1996, whose number is linear).
@@ -28,8 +28,10 @@ N = 200 and 6.3 s at N = 2,000; terms take 0.6 ms at either.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from forktree.backend.grammar.characters import Node, Writing, byte_node, char_node, is_whole, text_node
 from forktree.backend.grammar.codepoints import ANY, CodeSet
@@ -90,17 +92,46 @@ class Term:
         return f"<{self.kind.name} {self.serial}>"
 
 
+@dataclass(slots=True, eq=False)
+class _Scope:
+    """Who resolves references. One an arena, and one for each constraint inside another."""
+
+    resolve: Callable[[Hashable], Term] | None
+    refs_capture: bool = False
+
+
+class _Context(NamedTuple):
+    """The context of a captured key, and the scope in which it means something."""
+
+    scope: _Scope
+    context: Hashable
+
+
 class Terms:
     """Makes terms and keeps them unique. One arena a constraint; not thread-safe by itself."""
 
     def __init__(self, resolve: Callable[[Hashable], Term] | None = None) -> None:
         self._table: dict[tuple[Any, ...], Term] = {}
         self._unions: dict[tuple[Term, ...], Term] = {}  # the letters of a word mostly lead to the same union
-        self._resolve = resolve
+        self._scope = _Scope(resolve)
         self._resolved: dict[Term, Term] = {}
-        self.refs_capture = False  # set before the first reference: whether what they stand for holds captures
         self.empty = self._make(Kind.EMPTY, (), nullable=False, is_plain=True, flavour="")
         self.epsilon = self._make(Kind.EPSILON, (), nullable=True, is_plain=True, flavour="")
+
+    def scoped(self, resolve: Callable[[Hashable], Term]) -> Terms:
+        """The same arena with references of its own: `resolve` says what they stand for, whoever walks them."""
+        twin = copy(self)
+        twin._scope = _Scope(resolve)
+        return twin
+
+    @property
+    def refs_capture(self) -> bool:
+        """Whether what the references of this scope stand for holds captures; set before the first reference."""
+        return self._scope.refs_capture
+
+    @refs_capture.setter
+    def refs_capture(self, value: bool) -> None:
+        self._scope.refs_capture = value
 
     @property
     def num_terms(self) -> int:
@@ -130,8 +161,11 @@ class Terms:
         """Every text, in this writing."""
         return self.repeat(self.char(ANY, writing), 0, None)
 
-    def ref(self, key: Hashable) -> Term:
-        return self._make(Kind.REF, (key,), nullable=False, is_plain=True, flavour=None)
+    def ref(self, key: Any) -> Term:
+        scope = self._scope
+        if isinstance(key, tuple) and len(key) == 4 and isinstance(key[1], _Context):
+            scope, key = key[1].scope, (key[0], key[1].context, *key[2:])
+        return self._make(Kind.REF, (key, scope), nullable=False, is_plain=True, flavour=None)
 
     def machine(self, machine: Machine, state: Hashable) -> Term:
         nullable = machine.is_final(state)
@@ -140,16 +174,18 @@ class Terms:
 
     def capture(self, classes: Iterable[tuple[Term, Hashable]], text: bytes | None, context: Hashable) -> Term:
         """A key of one of some languages that share no text. `text` is what was read of it, None is not kept."""
-        args = (tuple(classes), text, context)
+        held = context if isinstance(context, _Context) else _Context(self._scope, context)
+        args = (tuple(classes), text, held)
         return self._make(Kind.CAPTURE, args, nullable=False, is_plain=True, flavour=None)
 
     def resolved(self, ref: Term) -> Term:
         """What a reference stands for."""
         term = self._resolved.get(ref)
         if term is None:
-            assert self._resolve is not None, "a reference needs a resolver"
-            term = self._resolve(ref.args[0])
-            assert not term.nullable, f"{ref.args[0]!r} is nullable"
+            key, scope = ref.args
+            assert scope.resolve is not None, "a reference needs a resolver"
+            term = scope.resolve(key)
+            assert not term.nullable, f"{key!r} is nullable"
             self._resolved[ref] = term
         return term
 
@@ -411,7 +447,7 @@ class Terms:
             case Kind.REPEAT:
                 return bool(args[0].captures)
             case Kind.REF:
-                return self.refs_capture
+                return bool(args[1].refs_capture)
         return kind is Kind.CAPTURE
 
 
