@@ -7,7 +7,6 @@ appends what came back, and goes on.
     python tutorials/04_tools_and_agents.py
 """
 
-import inspect
 import json
 import operator
 from typing import Annotated, Literal
@@ -62,12 +61,10 @@ def result_of(tool, **arguments):
 
 # --- One call -----------------------------------------------------------------------------------------------
 #
-# What the model is told about the tools is up to the program. Worked examples help a small model more than any
-# description does; they show calls, results (each a turn of its own, `ft.tool`) and answers.
+# `ft.tools(TOOLS)`, before the first turn, tells the model what there is: names, docstrings and arguments, where its
+# own chat template writes them. This small model's has no place for tools, so they stand in the system turn. Worked
+# examples help it more than any description; they show calls, results (each a turn of its own, `ft.tool`) and answers.
 
-INSTRUCTION = "Answer with the help of these tools:\n" + "\n".join(
-    f"- {tool.__name__}{inspect.signature(tool)}: {inspect.getdoc(tool)}" for tool in TOOLS
-)
 EXAMPLES = [
     ("How many people live in Kenya?", population, {"country": "Kenya"}, "55.1 million people"),
     ("How many people live in Oz?", population, {"country": "Oz"}, "I do not know."),
@@ -78,7 +75,8 @@ EXAMPLES = [
 
 @ft.function
 def show_examples(s):
-    s += ft.system(INSTRUCTION)
+    s += ft.tools(TOOLS)
+    s += ft.system("Answer with the help of these functions.")
     for question, tool, arguments, answer in EXAMPLES:
         s += ft.user(question)
         s += ft.assistant(json.dumps({"name": tool.__name__, "arguments": arguments}, separators=(",", ":")))
