@@ -1,31 +1,33 @@
 """An automaton walked through a vocabulary's trie: which tokens are legal in a state.
 
-The walk goes level by level, a few numpy gathers for all nodes that are still alive. Where a state begins with a run
-of one kind of character, its tokens are taken from `runs` as a whole, and the walk goes on only where the run may end:
-at the nodes below whose byte what follows can begin with. A state that is a union is taken apart for that; parts
-that overlap are walked twice, which changes nothing, so a walk that meets too many nodes is done again without.
+The walk goes level by level, a few numpy gathers for all nodes that are still alive. It leaps where it can: a state is
+taken apart (`apart`), a word is followed byte by byte, and the tokens of a run of one kind of character are taken from
+`runs` as a whole, the walk going on only where the run may end: at the nodes below whose byte what follows can begin
+with. Parts that overlap are walked twice, which changes nothing; a walk that so meets too many nodes is done again
+without leaps.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forktree.backend.grammar.apart import Run, Word, taken_apart
 from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.piece_walk import piece_head, walk_piece
 from forktree.backend.grammar.runs import Runs, runs_of
 from forktree.backend.grammar.tables import DEAD, MAX_ROWS, Table, present
-from forktree.backend.grammar.terms import Kind, Term, Terms
+from forktree.backend.grammar.terms import Kind, Term
 from forktree.backend.grammar.trie import Ints, Trie
 
 Rows = NDArray[np.bool_]
 
 _FEW = 256  # tokens; fewer are walked node by node, which is then faster than numpy's calls
-_MIN_CODES = 16  # characters in the set of a run; a walk over fewer meets few nodes anyway
 _MAX_EXITS = 8_192
-_MAX_DEPTH = 6
+_MAX_STEPS = 4_096  # words followed from all entries of a state
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,9 +37,11 @@ class _Part:
     Attributes:
         exits: nodes that the run may have left by their byte; `exit_states` is where that leads, `exit_chars` how
             many characters the run had.
+        holes: numbers of what the run must not be where it ends.
     """
 
     runs: Runs
+    holes: tuple[int, ...]
     low: int
     high: int | None
     exits: Ints
@@ -47,9 +51,10 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Split:
-    """A state taken apart: runs, and the number of the rest (`DEAD` for none)."""
+    """A state taken apart; `rest` is the number of what is neither run nor word, `DEAD` for none."""
 
     parts: tuple[_Part, ...]
+    words: tuple[Word, ...]
     rest: int
 
 
@@ -70,6 +75,7 @@ class Walks:
         self._trie = trie
         self._table = Table(automaton)
         self._splits: dict[int, _Split | None] = {}
+        self._bytes = trie.byte.tobytes()
         self._below = trie.end_token - trie.first_token - trie.num_tokens
 
     def rows(self, state: Term, node: int = 0) -> Rows:
@@ -150,12 +156,17 @@ class Walks:
             if split is None:
                 continue
             at = np.flatnonzero(states == number)
-            whole = np.logical_and.reduce([part.runs.is_whole[nodes[at]] for part in split.parts])
+            if len(at) * len(split.words) > _MAX_STEPS:
+                continue
+            whole = np.ones(len(at), dtype=np.bool_)
+            for part in split.parts:
+                whole &= part.runs.is_whole[nodes[at]]
             taken, entries = at[whole], nodes[at[whole]]
             if int(self._below[entries].sum()) <= _FEW:
                 continue
             for part in split.parts:
                 pending += self._taken(part, entries, found)
+            pending += self._spelled(split.words, entries, found)
             if split.rest != DEAD:
                 pending.append((entries, np.full(len(entries), split.rest, dtype=np.int32)))
             nodes, states = np.delete(nodes, taken), np.delete(states, taken)
@@ -163,11 +174,13 @@ class Walks:
 
     def _taken(self, part: _Part, entries: Ints, found: _Found) -> list[tuple[Ints, Ints]]:
         """Marks the tokens of a run from each entry; where the walk goes on behind it."""
-        on = []
+        on, trie = [], self._trie
         for had in present(part.runs.num_chars[entries]).tolist():
             group = entries[part.runs.num_chars[entries] == had]  # no two of them on one path: a path adds characters
             self._mark(part, group, had, found)
             exits = self._exits(part, group, had)
+            for hole in part.holes:
+                exits = exits[~np.isin(trie.parent[part.exits[exits]], self._ends(hole, group))]
             if len(exits):
                 nodes, states = part.exits[exits], part.exit_states[exits]
                 found.nodes[nodes] = True
@@ -199,25 +212,62 @@ class Walks:
             legal &= trie.level[part.exits] > trie.level[entry]
         return np.flatnonzero(legal).astype(np.int32)
 
+    def _ends(self, state: int, entries: Ints) -> list[int]:
+        """The nodes below the entries at which a finite language has a whole text."""
+        firsts, counts = self._trie.child_spans
+        table = self._table
+        ends = []
+        pending = [(node, state) for node in entries.tolist()]
+        while pending:
+            node, state = pending.pop()
+            if table.state(state).nullable:
+                ends.append(node)
+            first, count = firsts[node], counts[node]
+            row = table.row(state)
+            for at in np.flatnonzero(row[self._trie.byte[first : first + count]]).tolist():
+                pending.append((first + at, int(row[self._bytes[first + at]])))
+        return ends
+
+    def _spelled(self, words: tuple[Word, ...], entries: Ints, found: _Found) -> list[tuple[Ints, Ints]]:
+        """Marks the nodes on the way of each word from each entry; where the walk goes on behind them."""
+        firsts, counts = self._trie.child_spans
+        data, alive, nodes, states = self._bytes, [], [], []
+        for entry in entries.tolist():
+            for word, tail in words:
+                node = entry
+                for byte in word:
+                    first = firsts[node]
+                    end = first + counts[node]
+                    node = bisect_left(data, byte, first, end)
+                    if node == end or data[node] != byte:
+                        break
+                    alive.append(node)
+                else:
+                    nodes.append(node)
+                    states.append(self._table.number(tail))
+        found.nodes[alive] = True
+        found.num_visited += len(alive)
+        return [(np.array(nodes, dtype=np.int32), np.array(states, dtype=np.int32))] if nodes else []
+
     def _split(self, number: int) -> _Split | None:
         """How a state is taken apart; None where nothing is gained."""
         if number not in self._splits:
-            runs, rest = taken_apart(self._automaton.terms, self._table.state(number))
-            parts = [self._part(*run) for run in runs]
+            runs, words, rest = taken_apart(self._automaton, self._table.state(number))
+            parts = [self._part(run) for run in runs]
             found = None
-            if runs and None not in parts:
+            if (runs or words) and None not in parts:
                 rest_number = DEAD if rest.kind is Kind.EMPTY else self._table.number(rest)
-                found = _Split(tuple(part for part in parts if part is not None), rest_number)
+                found = _Split(tuple(part for part in parts if part is not None), tuple(words), rest_number)
             self._splits[number] = found
         return self._splits[number]
 
-    def _part(self, run: Term, tail: Term) -> _Part | None:
+    def _part(self, run: Run) -> _Part | None:
         """None where the run may end at too many places for a leap to pay."""
         trie = self._trie
-        body, low, high = run.args
+        body, low, high = run.repeat.args
         runs = runs_of(trie, body.args[0])
         exits, states = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.int32)]
-        for mask, target in self._automaton.loose_arcs(tail):
+        for mask, target in self._automaton.loose_arcs(run.tail):
             for byte in _bytes_of(mask):
                 nodes = trie.by_byte[byte]
                 exits.append(nodes[runs.is_whole[trie.parent[nodes]]])
@@ -225,53 +275,8 @@ class Walks:
         nodes = np.concatenate(exits)
         if len(nodes) > _MAX_EXITS:
             return None
-        return _Part(runs, low, high, nodes, np.concatenate(states), runs.num_chars[trie.parent[nodes]])
-
-
-def taken_apart(terms: Terms, state: Term, depth: int = 0) -> tuple[list[tuple[Term, Term]], Term]:
-    """Pairs of a run and what follows it, and the rest, which together are the language of the state."""
-    if depth > _MAX_DEPTH:
-        return [], state
-    match state.kind:
-        case Kind.REPEAT if _is_run(state):
-            return [(state, terms.epsilon)], terms.empty
-        case Kind.CAT:
-            head, tail = state.args
-            if head.nullable and not _is_run(head):
-                return [], state
-            runs, rest = taken_apart(terms, head, depth + 1)
-            return [(run, terms.cat(after, tail)) for run, after in runs], terms.cat(rest, tail) if runs else state
-        case Kind.ALT:
-            taken = [taken_apart(terms, one, depth + 1) for one in state.args]
-            runs = [run for found, _ in taken for run in found]
-            return runs, terms.alt(rest for _, rest in taken) if runs else state
-        case Kind.REF:
-            return taken_apart(terms, terms.resolved(state), depth + 1)
-        case Kind.CAPTURE:
-            return _capture_apart(terms, state)
-    return [], state
-
-
-def _capture_apart(terms: Terms, state: Term) -> tuple[list[tuple[Term, Term]], Term]:
-    """A key is its language, a quote, and what follows a key of its class."""
-    classes, _, context = state.args
-    runs = []
-    others = []
-    for language, tag in classes:
-        if _is_run(language):
-            following = terms.ref(("key", context, tag, None))
-            runs.append((language, terms.cat(terms.literal('"'), following)))
-        else:
-            others.append((language, tag))
-    return runs, terms.capture(others, None, context) if others else terms.empty
-
-
-def _is_run(term: Term) -> bool:
-    """A repeat of one kind of character that has many members."""
-    if term.kind is not Kind.REPEAT or term.args[0].kind is not Kind.ATOM:
-        return False
-    node = term.args[0].args[0]
-    return node[0] == "start" and sum(high - low for low, high in node[2]) >= _MIN_CODES
+        holes = tuple(map(self._table.number, run.holes))
+        return _Part(runs, holes, low, high, nodes, np.concatenate(states), runs.num_chars[trie.parent[nodes]])
 
 
 def _bytes_of(mask: int) -> list[int]:
