@@ -31,11 +31,12 @@ class BranchScores(NamedTuple):
 class StepBatch(NamedTuple):
     """One forward pass, and who reads which row of its logits.
 
-    `draws` holds (row, sequence) for each sequence whose known tokens are all computed by this step.
+    `draws` holds, for each sequence whose known tokens are all computed by this step, the row to draw from and the
+    tokens that were drafted to follow; the rows of these follow that row.
     """
 
     forward: ForwardBatch
-    draws: list[tuple[int, Sequence]]
+    draws: list[tuple[int, Sequence, tuple[int, ...]]]
     scores: list[ScoreRows]
     branch_scores: list[BranchScores]
 
@@ -57,7 +58,7 @@ def build_batch(chunks: Iterable[Chunk]) -> StepBatch:
 
 
 def _add_rows(forward: ForwardBatch, chunk: Chunk) -> None:
-    seq, start, num_tokens = chunk
+    seq, start, num_tokens, draft = chunk
     index = len(forward.page_tables)
     forward.page_tables.append(seq.pages)
     if num_tokens == 1:
@@ -68,10 +69,14 @@ def _add_rows(forward: ForwardBatch, chunk: Chunk) -> None:
         forward.ids.extend(seq.ids[start : start + num_tokens])
         forward.positions.extend(range(start, start + num_tokens))
         forward.seq_of_row.extend([index] * num_tokens)
+    if draft is not None:
+        forward.ids.extend(draft.tokens)
+        forward.positions.extend(range(start + num_tokens, start + num_tokens + len(draft.tokens)))
+        forward.seq_of_row.extend([index] * len(draft.tokens))
 
 
 def _add_logit_rows(batch: StepBatch, chunk: Chunk, first_row: int) -> None:
-    seq, start, num_tokens = chunk
+    seq, start, num_tokens, draft = chunk
     logit_rows, end = batch.forward.logit_rows, start + num_tokens
     row = seq.first_score_row
     if row is not None and row < end:
@@ -79,14 +84,15 @@ def _add_logit_rows(batch: StepBatch, chunk: Chunk, first_row: int) -> None:
         tokens = seq.ids[scored.start + 1 : scored.stop + 1]
         batch.scores.append(ScoreRows(seq, len(logit_rows), tokens))
         logit_rows.extend(range(first_row + scored.start - start, first_row + scored.stop - start))
-    if end == len(seq.ids) and seq.output_limit:
-        batch.draws.append((len(logit_rows), seq))
-        logit_rows.append(first_row + num_tokens - 1)
+    if chunk.draws:
+        drafted = () if draft is None else draft.tokens
+        batch.draws.append((len(logit_rows), seq, drafted))
+        logit_rows.extend(range(first_row + num_tokens - 1, first_row + num_tokens + len(drafted)))
 
 
 def _add_branch_rows(batch: StepBatch, chunk: Chunk, first_row: int, branches: BranchRows) -> None:
     """Put a chunk's rows in their branches, and ask for the logits of each and of the prompt's last row."""
-    seq, start, num_tokens = chunk
+    seq, start, num_tokens, _ = chunk
     forward, trie = batch.forward, seq.request.continuations
     assert trie is not None
     scores = BranchScores(seq, [], [], [])

@@ -15,9 +15,11 @@ class EngineConfig:
         max_overtakes: most requests that may be admitted before an older one that waits at the head.
         window: how many of the oldest waiting requests are ordered by the tree they form.
         headroom_tokens: growth that is kept free for each running sequence when another is admitted.
+        max_draft: most tokens that are guessed ahead of a sequence in one step (`speculation.py`); 0 guesses none.
+        fixed_rows: what a step costs besides its rows, in rows; it decides when guessing pays.
 
     Raises:
-        ValueError: a number is below 1, or one step could not hold one token of each running sequence.
+        ValueError: a number is out of range, or one step could not hold one token of each running sequence.
     """
 
     max_running: int = 64
@@ -25,13 +27,16 @@ class EngineConfig:
     max_overtakes: int = 256
     window: int = 256
     headroom_tokens: int = 32
+    max_draft: int = 8
+    fixed_rows: float = 12.0
 
     def __post_init__(self) -> None:
         for name in ("max_running", "max_step_tokens", "max_overtakes", "window"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.headroom_tokens < 0:
-            raise ValueError(f"headroom_tokens must be at least 0, not {self.headroom_tokens}")
+        for name in ("headroom_tokens", "max_draft", "fixed_rows"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
         if self.max_step_tokens < self.max_running:
             raise ValueError(
                 f"max_step_tokens ({self.max_step_tokens}) must be at least max_running ({self.max_running}), "

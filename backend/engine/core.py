@@ -24,6 +24,7 @@ from forktree.backend.engine.messages import EngineRequest, Event, Failed, Finis
 from forktree.backend.engine.output import Ending, end_of_constraint, finish, sample_row, take_token
 from forktree.backend.engine.request import Phase, Sequence, make_sequence
 from forktree.backend.engine.scheduler import Scheduler, StepPlan
+from forktree.backend.engine.speculation import Speculator, count_standing
 from forktree.backend.engine.stats import EngineStats
 from forktree.lang.errors import EngineError, ForktreeError, RunCancelledError
 
@@ -32,11 +33,15 @@ _NUM_RECORDED_STEPS = 1024
 
 
 class Draw(NamedTuple):
-    """A sequence whose next token is to be drawn from row `row` of the step's logits."""
+    """A sequence whose next token is to be drawn from row `row` of the step's logits.
+
+    If it is the first of `draft`, the one after it can be drawn from the next row, and so on.
+    """
 
     seq: Sequence
     row: int
     what: SampleRow
+    draft: tuple[int, ...] = ()
 
 
 class EngineCore:
@@ -46,6 +51,8 @@ class EngineCore:
         self._runner = runner
         self._memory = _make_memory(runner)
         self._scheduler = Scheduler(self._memory, config)
+        self._speculator = Speculator(config)
+        self._config = config
         self._live: dict[int, Sequence] = {}
         self._num_steps = self._prefill_tokens = self._decode_tokens = 0
         self._num_finished = self._num_failed = 0
@@ -104,6 +111,8 @@ class EngineCore:
         plan = self._scheduler.schedule()
         if not plan.chunks:
             return self._refuse_stuck()
+        if self._config.max_draft:
+            self._draft(plan)
         self._compute(plan)
         self._record(plan, before, time.perf_counter() - start)
         return True
@@ -118,9 +127,17 @@ class EngineCore:
         self._settle(plan)
         self._deliver_scores(logits, batch.scores)
         self._deliver_branch_scores(logits, batch.branch_scores)
-        draws = self._list_draws(batch)
-        self._deliver_tokens(draws, self._sample(logits, draws))
+        self._draw(logits, batch)
+        self._learn(plan)
         self._finish_prompts(plan)
+
+    def _draw(self, logits: Any, batch: StepBatch) -> None:
+        """A token for each sequence, and for those whose drafts stand another, and so on."""
+        waiting = batch.draws
+        while waiting:
+            draws = self._list_draws(waiting)
+            self._deliver_tokens(draws, self._sample(logits, draws))
+            waiting = [accepted for draw in draws if (accepted := _go_on(draw)) is not None]
 
     def timeline(self) -> tuple[StepRecord, ...]:
         """The last steps, at most 1,024, the oldest first."""
@@ -142,6 +159,8 @@ class EngineCore:
             prefill_tokens=self._prefill_tokens,
             cached_tokens=scheduler.num_cached_tokens,
             decode_tokens=self._decode_tokens,
+            drafted_tokens=self._speculator.num_drafted,
+            accepted_tokens=self._speculator.num_accepted,
             kv_tokens_used=memory.num_used * memory.page_size,
             pages_total=memory.allocator.num_pages,
             pages_free=memory.allocator.num_free,
@@ -185,7 +204,7 @@ class EngineCore:
 
     def _settle(self, plan: StepPlan) -> None:
         """What was computed counts, and filled pages of prompts are there for others."""
-        for seq, start, num_tokens in plan.chunks:
+        for seq, start, num_tokens, _ in plan.chunks:
             seq.num_computed += num_tokens
             if num_tokens > 1 or start < seq.num_given:
                 self._prefill_tokens += num_tokens
@@ -210,9 +229,27 @@ class EngineCore:
             except Exception as error:
                 self._fail(seq, "log-probabilities could not be computed", error)
 
-    def _list_draws(self, batch: StepBatch) -> list[Draw]:
+    def _draft(self, plan: StepPlan) -> None:
+        """Guess ahead where it pays, as far as the plan leaves room in the step and in the pool."""
+        num_left = self._config.max_step_tokens - sum(chunk.num_tokens for chunk in plan.chunks)
+        drawing = [index for index, chunk in enumerate(plan.chunks) if chunk.draws]
+        for index in drawing:
+            seq = plan.chunks[index].seq
+            most = min(self._config.max_draft, num_left, seq.num_left - 1)
+            draft = self._speculator.propose(seq, most, len(drawing)) if most > 0 else None
+            if draft is not None:
+                draft = draft.first(self._scheduler.make_room(seq, len(draft.tokens)))
+                num_left -= len(draft.tokens)
+                plan.chunks[index] = plan.chunks[index]._replace(draft=draft)
+
+    def _learn(self, plan: StepPlan) -> None:
+        for seq, start, num_tokens, draft in plan.chunks:
+            if draft is not None:
+                self._speculator.learn(seq, draft, seq.ids[start + num_tokens :])
+
+    def _list_draws(self, waiting: list[tuple[int, Sequence, tuple[int, ...]]]) -> list[Draw]:
         draws = []
-        for row, seq in batch.draws:
+        for row, seq, draft in waiting:
             if seq.phase is Phase.DONE:
                 continue
             try:
@@ -220,7 +257,7 @@ class EngineCore:
                 if what is None:
                     self._finish(seq, end_of_constraint(seq))
                 else:
-                    draws.append(Draw(seq, row, what))
+                    draws.append(Draw(seq, row, what, draft))
             except Exception as error:
                 self._fail(seq, "the constraint failed", error)
         return draws
@@ -291,6 +328,7 @@ class EngineCore:
 
     def _tell_last(self, seq: Sequence, event: Finished | Failed) -> None:
         del self._live[seq.id]
+        self._speculator.leave(seq)
         if isinstance(event, Failed):
             self._num_failed += 1
         else:
@@ -302,6 +340,18 @@ class EngineCore:
             seq.request.on_event(event)
         except BaseException:  # a listener's fault, whatever it is, is not the engine's
             _log.exception("the listener of request %d failed on %s", seq.id, type(event).__name__)
+
+
+def _go_on(draw: Draw) -> tuple[int, Sequence, tuple[int, ...]] | None:
+    """Where to draw next, if all that is known since a draw was drafted. Rows of what was count as computed."""
+    seq, row, _, draft = draw
+    if seq.phase is Phase.DONE or not draft:
+        return None
+    num_stood = count_standing(draft, seq.ids[seq.num_computed :])
+    seq.num_computed += num_stood
+    if seq.num_pending:
+        return None
+    return row + num_stood, seq, draft[num_stood:]
 
 
 def _make_memory(runner: Runner) -> KVMemory:

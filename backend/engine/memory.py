@@ -97,6 +97,16 @@ class KVMemory:
         seq.pages += fresh
         return True
 
+    def make_room(self, seq: Sequence, num_tokens: int, num_reserved: int) -> int:
+        """Room behind the known tokens for `num_tokens` that may be taken back; returns for how many there is.
+
+        Pages are taken while `num_reserved` stay available besides.
+        """
+        missing = self._pages_for(len(seq.ids) + num_tokens) - len(seq.pages)
+        if 0 < missing <= self.num_available - num_reserved:
+            seq.pages += self._take(missing) or []
+        return min(num_tokens, len(seq.pages) * self.page_size - len(seq.ids))
+
     def share(self, seq: Sequence) -> None:
         """Give the pages that a running sequence has filled to the tree, so that others find them.
 

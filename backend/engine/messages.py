@@ -55,6 +55,10 @@ class TokenMatcher(Protocol):
         """Everything is legal from here on: the engine may forget the matcher."""
         ...
 
+    def copy(self) -> TokenMatcher:
+        """Another one that stands here and goes its own way."""
+        ...
+
 
 class Emission(NamedTuple):
     """What one more token did to a text.

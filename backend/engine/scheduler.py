@@ -27,14 +27,21 @@ from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.forest import Forest
 from forktree.backend.engine.memory import Donor, KVMemory, PageCopy
 from forktree.backend.engine.request import Phase, Sequence
+from forktree.backend.engine.speculation import Draft
 
 
 class Chunk(NamedTuple):
-    """Compute `num_tokens` tokens of a sequence from position `start` on."""
+    """Compute `num_tokens` tokens of a sequence from position `start` on, and a draft of what may follow them."""
 
     seq: Sequence
     start: int
     num_tokens: int
+    draft: Draft | None = None
+
+    @property
+    def draws(self) -> bool:
+        """All known tokens are computed with it, and the next one is to be drawn."""
+        return self.start + self.num_tokens == len(self.seq.ids) and self.seq.output_limit > 0
 
 
 @dataclass(slots=True)
@@ -104,6 +111,10 @@ class Scheduler:
         if self.num_preemptions == num_preemptions:  # no room for those who run: none for more
             self._admit(plan, budget)
         return plan
+
+    def make_room(self, seq: Sequence, num_tokens: int) -> int:
+        """For how many more tokens, of so many, a running sequence can have room that nobody else will miss."""
+        return self._memory.make_room(seq, num_tokens, num_reserved=len(self._running))
 
     # --- those who run -------------------------------------------------------------------------------------
 
@@ -191,7 +202,7 @@ class Scheduler:
     def _headroom(self, seq: Sequence) -> int:
         """Pages that a running sequence may soon need beyond those it has."""
         growth = min(seq.num_left, self._config.headroom_tokens)
-        return -(-(len(seq.ids) + growth) // self._memory.page_size) - len(seq.pages)
+        return max(0, -(-(len(seq.ids) + growth) // self._memory.page_size) - len(seq.pages))
 
     # --- leaving -------------------------------------------------------------------------------------------
 

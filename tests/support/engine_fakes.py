@@ -165,6 +165,11 @@ class ListMatcher:
     def is_free(self) -> bool:
         return False
 
+    def copy(self) -> ListMatcher:
+        twin = type(self)(self.options, self.eos, self.vocab)
+        twin.seen = self.seen
+        return twin
+
 
 class LetterSink:
     """Token t is `words[t]`; text is held back while a stop may still be completed by what follows."""
@@ -231,7 +236,7 @@ class Listener:
 class Driver:
     """An engine core stepped by hand, its invariants checked after every step."""
 
-    def __init__(self, runner: FakeRunner, **config: int) -> None:
+    def __init__(self, runner: FakeRunner, **config: Any) -> None:
         self.runner = runner
         config.setdefault("max_running", min(64, config.get("max_step_tokens", 64)))
         self.core = EngineCore(runner, EngineConfig(**config))
@@ -266,9 +271,11 @@ class Driver:
         self.core.check()
 
 
-def run_alone(ids: Sequence[int], runner: FakeRunner | None = None, **fields: Any) -> Finished:
+def run_alone(
+    ids: Sequence[int], runner: FakeRunner | None = None, config: dict[str, int] | None = None, **fields: Any
+) -> Finished:
     """What a request gives on a fresh engine of its own, in one chunk."""
-    driver = Driver(runner or FakeRunner(num_pages=400, page_size=16), max_step_tokens=4096)
+    driver = Driver(runner or FakeRunner(num_pages=400, page_size=16), max_step_tokens=4096, **(config or {}))
     listener = driver.submit(ids, **fields)
     driver.drain()
     return listener.finished

@@ -23,7 +23,7 @@ def test_sequences_lie_end_to_end_and_draw_from_their_last_row():
     assert batch.forward.seq_of_row == [0, 0, 0, 1, 2, 2]
     assert batch.forward.page_tables == [[10, 11], [20, 21], [30, 31]]
     assert batch.forward.logit_rows == [2, 3]  # c goes on: it draws nothing yet
-    assert batch.draws == [(0, a), (1, b)]
+    assert batch.draws == [(0, a, ()), (1, b, ())]
 
 
 def test_a_prompt_alone_wants_no_logits():
@@ -54,4 +54,4 @@ def test_a_scored_prompt_that_generates_draws_too():
     batch = build_batch([Chunk(a, 1, 2)])
     assert batch.forward.logit_rows == [0, 1]
     assert batch.scores == [(a, 0, [3])]
-    assert batch.draws == [(1, a)]
+    assert batch.draws == [(1, a, ())]

@@ -51,14 +51,14 @@ def answer(finished: Finished) -> tuple:
 
 
 def alone(pool: Pool, ids: list[int], **fields) -> tuple:
-    one = Driver(pool, max_step_tokens=512)
+    one = Driver(pool, max_step_tokens=512, max_draft=0)
     listener = one.submit(ids, **fields)
     one.drain()
     return answer(listener.finished)
 
 
 PAIRS = st.lists(
-    st.tuples(st.integers(0, 40), st.lists(st.integers(0, 95), min_size=1, max_size=9), st.integers(0, 4)),
+    st.tuples(st.integers(0, 40), st.lists(st.integers(0, 95), min_size=1, max_size=9), st.integers(0, 9)),
     min_size=2,
     max_size=7,
 )
@@ -69,7 +69,14 @@ TRUNK = [(i * 29 + 3) % 96 for i in range(40)]
 @given(PAIRS, st.sampled_from([1, 4, 16]), st.integers(1, 60), st.integers(1, 7), st.data())
 def test_any_forks_chunks_and_evictions_give_the_same_bits(make_pool, branches, page_size, num_tokens, num_run, data):
     pool = make_pool(page_size, 96)
-    one = Driver(pool, max_running=num_run, max_step_tokens=max(num_run, num_tokens), headroom_tokens=0)
+    one = Driver(
+        pool,
+        max_running=num_run,
+        max_step_tokens=max(num_run, num_tokens),
+        headroom_tokens=0,
+        max_draft=data.draw(st.sampled_from([0, 3, 8])),
+        fixed_rows=1e9,  # every guess is tried
+    )
     heard = []
     for index, (num_shared, tail, max_tokens) in enumerate(branches):
         ids, fields = TRUNK[:num_shared] + tail, fields_of(index, max_tokens)
@@ -86,3 +93,18 @@ def test_any_forks_chunks_and_evictions_give_the_same_bits(make_pool, branches, 
         cold = alone(cold_pool, ids, **fields)
         assert answer(first.finished) == cold
         assert answer(again.finished) == cold
+
+
+def test_guesses_that_stand_and_fall_change_no_bit(make_pool):
+    """The second request repeats the first, so that its output is known; the third leaves that way at once."""
+    pool = make_pool(4, 512)
+    one = Driver(pool, max_draft=8, fixed_rows=1e9)
+    asked = []
+    for tail, seed in (([5, 6], 1), ([5, 6], 1), ([5, 6], 3), ([7], 1)):
+        fields = {"max_tokens": 24, "params": SamplerParams(temperature=0.8, seed=seed, num_logprobs=2)}
+        asked.append((one.submit(TRUNK + tail, **fields), TRUNK + tail, fields))
+        one.drain()
+    stats = one.core.stats()
+    assert 20 <= stats.accepted_tokens < stats.drafted_tokens
+    for listener, ids, fields in asked:
+        assert answer(listener.finished) == alone(make_pool(16, 512), ids, **fields)

@@ -73,8 +73,9 @@ class EngineMachine(RuleBasedStateMachine):
         num_tokens=st.integers(1, 24),
         max_overtakes=st.integers(1, 4),
         headroom=st.sampled_from([0, 4]),
+        max_draft=st.sampled_from([0, 5]),
     )
-    def make(self, page_size, pool_tokens, max_running, num_tokens, max_overtakes, headroom):
+    def make(self, page_size, pool_tokens, max_running, num_tokens, max_overtakes, headroom, max_draft):
         self.runner = Flaky(num_pages=pool_tokens // page_size, page_size=page_size, max_context=60)
         self.one = Driver(
             self.runner,
@@ -82,6 +83,8 @@ class EngineMachine(RuleBasedStateMachine):
             max_step_tokens=max(num_tokens, max_running),
             max_overtakes=max_overtakes,
             headroom_tokens=headroom,
+            max_draft=max_draft,
+            fixed_rows=1e9,
         )
         self.live: dict[int, tuple] = {}
         self.may_fail: set[int] = set()

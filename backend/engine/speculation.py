@@ -1,0 +1,194 @@
+"""Tokens that are probably next, computed in the same step as the one that is due: drafts without a draft model.
+
+A draft is copied from what followed the sequence's last tokens elsewhere: in its own prompt and output, or in what
+requests with the same trunk have made. Its rows stand behind the sequence's own row, and the tokens are drawn as
+ever, one after another: the draw at a row stands as long as every token before it was drafted as it was drawn. A
+draw is a function of its row, its seed and its position, and a row's logits do not depend on how many rows a step
+has; so the output is that of plain decoding, token for token, and only time is at stake.
+
+*What pays.* A step of R rows takes about as long as F + R rows would in the long run, where F rows' time goes to
+reading the weights. With N sequences decoding, a token costs (F + N) / N rows; a drafted row costs one, and saves
+a token if it stands. So it pays where its chance to stand is above N / (F + N): nearly always for one sequence,
+seldom for sixty. The chance is measured, for each length of match and for each request; where it is too small,
+one draft in many is made all the same, so that better times are noticed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.ngrams import Match, TokenText
+from forktree.backend.engine.request import Sequence
+
+_TRUNK_TOKENS = 32  # requests that begin with the same so many tokens learn from each other
+_NUM_TRUNKS = 32
+_TRUNK_TEXT = 4096  # tokens that are remembered of one trunk
+_CONTEXT_TOKENS = 4  # of a prompt's end, remembered before its output
+_WEIGHT = 4.0  # how many trials of a request's own weigh as much as what all others have shown
+_PROBE_EVERY = 64
+_MEMORY = 256.0  # trials after which older ones count half
+_LENGTHS = 16
+
+
+class Draft(NamedTuple):
+    """Tokens to verify, and how long the match was that brought the first."""
+
+    tokens: tuple[int, ...]
+    length: int
+
+    def first(self, count: int) -> Draft:
+        return Draft(self.tokens[:count], self.length)
+
+
+def count_standing(draft: Seq[int], drawn: Seq[int]) -> int:
+    """How many of the first drafted tokens were drawn."""
+    for index, (one, two) in enumerate(zip(draft, drawn, strict=False)):
+        if one != two:
+            return index
+    return min(len(draft), len(drawn))
+
+
+class Chances:
+    """How often a drafted token stood, by the length of the match behind it."""
+
+    def __init__(self) -> None:
+        self._num_tried = [2.0] * (_LENGTHS + 1)
+        self._num_stood = [1.0 + min(length, 8) / 10 for length in range(_LENGTHS + 1)]  # a first guess: 0.6 to 0.9
+
+    def of(self, length: int) -> float:
+        at = min(length, _LENGTHS)
+        return self._num_stood[at] / self._num_tried[at]
+
+    def note(self, length: int, has_stood: bool) -> None:
+        at = min(length, _LENGTHS)
+        if self._num_tried[at] >= _MEMORY:
+            self._num_tried[at] /= 2
+            self._num_stood[at] /= 2
+        self._num_tried[at] += 1
+        self._num_stood[at] += has_stood
+
+
+class _Record:
+    """What is known of one live sequence."""
+
+    __slots__ = ("num_left_out", "num_stood", "num_tried", "text")
+
+    def __init__(self, text: TokenText) -> None:
+        self.text = text
+        self.num_tried = self.num_stood = self.num_left_out = 0
+
+    def chance(self, by_length: float) -> float:
+        return (self.num_stood + _WEIGHT * by_length) / (self.num_tried + _WEIGHT)
+
+
+class Speculator:
+    """Makes drafts and learns from what became of them. The engine's thread owns it."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._fixed_rows = config.fixed_rows
+        self._chances = Chances()
+        self._records: dict[int, _Record] = {}
+        self._trunks: OrderedDict[tuple[str, tuple[int, ...]], TokenText] = OrderedDict()
+        self.num_drafted = 0
+        self.num_accepted = 0
+
+    def propose(self, seq: Sequence, most: int, num_decoding: int) -> Draft | None:
+        """At most `most` tokens for a sequence whose next token is drawn in this step, or None."""
+        record = self._records.get(seq.id)
+        if record is None:
+            record = self._records[seq.id] = _Record(TokenText(seq.ids))
+        least = num_decoding / (self._fixed_rows + num_decoding)
+        if record.chance(1.0) <= least and record.num_left_out < _PROBE_EVERY:
+            record.num_left_out += 1  # hopeless whatever is found
+            return None
+        text, match = self._search(seq, record)
+        if match is None:
+            return None
+        size = self._count_paying(record, match.length, most, least)
+        if size == 0:
+            record.num_left_out += 1
+            if record.num_left_out <= _PROBE_EVERY:
+                return None
+            size = 1
+        tokens = _possible(seq, text.read(match.end, size))
+        if not tokens:
+            return None
+        record.num_left_out = 0
+        return Draft(tokens, match.length)
+
+    def learn(self, seq: Sequence, draft: Draft, drawn: Seq[int]) -> None:
+        """What was drawn where a draft had been made; nothing is learned of tokens behind the output's end."""
+        num_stood = count_standing(draft.tokens, drawn)
+        self.num_drafted += len(draft.tokens)
+        self.num_accepted += num_stood
+        record = self._records.get(seq.id)
+        for index in range(min(num_stood + 1, len(draft.tokens), len(drawn))):
+            has_stood = index < num_stood
+            self._chances.note(draft.length + index, has_stood)
+            if record is not None:
+                record.num_tried += 1
+                record.num_stood += has_stood
+
+    def leave(self, seq: Sequence) -> None:
+        """A sequence has ended: its output is there for those with the same trunk."""
+        self._records.pop(seq.id, None)
+        if not seq.output_ids:
+            return
+        key = _trunk_of(seq)
+        trunk = self._trunks.pop(key, None) or TokenText([])
+        new = seq.ids[max(0, seq.num_prompt - _CONTEXT_TOKENS) :]
+        if len(trunk.ids) + len(new) > _TRUNK_TEXT:
+            trunk = TokenText(trunk.ids[-_TRUNK_TEXT // 2 :])
+        trunk.ids += new[: _TRUNK_TEXT // 2]
+        self._trunks[key] = trunk
+        if len(self._trunks) > _NUM_TRUNKS:
+            self._trunks.popitem(last=False)
+
+    def _search(self, seq: Sequence, record: _Record) -> tuple[TokenText, Match | None]:
+        """The best match in the sequence's own text, or a longer one in what its siblings made."""
+        own, trunk = record.text, self._trunks.get(_trunk_of(seq))
+        tail = seq.ids[-_LENGTHS:]
+        match = own.find(tail)
+        other = None if trunk is None else trunk.find(tail)
+        if trunk is not None and other is not None and (match is None or other.length > match.length):
+            return trunk, other
+        return own, match
+
+    def _count_paying(self, record: _Record, length: int, most: int, least: float) -> int:
+        """How many tokens have a chance above `least` to stand, the ones before them included."""
+        chance, size = 1.0, 0
+        while size < most:
+            chance *= record.chance(self._chances.of(length + size))
+            if chance <= least:
+                break
+            size += 1
+        return size
+
+
+def _trunk_of(seq: Sequence) -> tuple[str, tuple[int, ...]]:
+    return seq.request.namespace, seq.request.ids[:_TRUNK_TOKENS]
+
+
+def _possible(seq: Sequence, tokens: Seq[int]) -> tuple[int, ...]:
+    """The first of `tokens` that the constraint allows, up to one that ends the output.
+
+    A constraint that is broken fails again, and is told of, when it is asked in earnest.
+    """
+    stops = seq.request.stop_token_ids
+    size = next((index for index, token in enumerate(tokens) if token in stops), len(tokens))
+    if seq.matcher is None:
+        return tuple(tokens[:size])
+    legal: list[int] = []
+    try:
+        matcher = seq.matcher.copy()
+        for token in tokens[:size]:
+            if matcher.must_end():
+                break
+            matcher.advance(token)
+            legal.append(token)
+    except Exception:  # an illegal token, or a fault
+        return tuple(legal)
+    return tuple(legal)
