@@ -47,6 +47,9 @@ class _Clip:
                 return self._known[state]
             case Kind.CAPTURE if state.args[1] is not None:
                 return self._terms.capture(state.args[0], None, state.args[2])
+            case Kind.ITEM if state.args[1] is not None:
+                item, _, context, tag = state.args
+                return self._terms.item(item, None, context, tag)
         return state
 
     def _repeat(self, state: Term) -> Term:

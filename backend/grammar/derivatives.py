@@ -21,6 +21,7 @@ Arcs = tuple[tuple[int, Term], ...]
 MAX_EXPLORED = 200_000
 MAX_PARALLEL = 20_000
 _QUOTE = 0x22
+_COMMA = 0x2C
 _ALL_BYTES = (1 << 256) - 1
 
 
@@ -59,6 +60,11 @@ class Derivatives:
                 return self._any((first, self._step(tail, byte))) if head.nullable else first
             case Kind.CAPTURE:
                 return self._captured(term, byte)
+            case Kind.ITEM:
+                return self._remembered(term, byte)
+            case Kind.AND:
+                reached = [self._step_under_and(one, byte) for one in term.args]
+                return None if None in reached else self.terms.both(one for one in reached if one is not None)
             case Kind.REF:
                 return self._step(self.terms.resolved(term), byte)
         return _target(self._arcs(term), byte)
@@ -77,6 +83,21 @@ class Derivatives:
         kept = [(language, tag) for language, tag in left if language is not None]
         more = None if text is None else text + bytes([byte])
         return self.terms.capture(kept, more, context) if kept else None
+
+    def _step_under_and(self, term: Term, byte: int) -> Term | None:
+        if term.kind is Kind.NOT or not term.captures:
+            return _target(tuple(self._arcs_under_and(term)), byte)
+        return self._step(term, byte)
+
+    def _remembered(self, term: Term, byte: int) -> Term | None:
+        item, text, context, tag = term.args
+        if byte == _COMMA and item.nullable:  # a comma inside an item never follows a whole one
+            following = self.terms.ref(("item", context, tag, text))
+            return following if self.is_live(self.terms.resolved(following)) else None
+        reached = self._step(item, byte)
+        if reached is None or not self.is_live(reached):
+            return None
+        return self.terms.item(reached, None if text is None else text + bytes([byte]), context, tag)
 
     def run(self, state: Term | None, data: bytes) -> Term | None:
         """The state after these bytes, or None where one of them is illegal."""
@@ -140,6 +161,10 @@ class Derivatives:
                 self._loose[state] = arcs
         return arcs
 
+    def possible_arcs(self, state: Term) -> list[tuple[int, Term]]:
+        """As `arcs`, but some may lead nowhere; the caller holds the lock."""
+        return list(state.arcs) if state.arcs is not None else self._raw_arcs(state, self._arcs)
+
     def is_live(self, term: Term) -> bool:
         """Whether the language is not empty."""
         if term.is_plain:
@@ -180,6 +205,8 @@ class Derivatives:
                 return [(mask, terms.machine(machine, target)) for mask, target in machine.arcs(state)]
             case Kind.CAPTURE:
                 return self._capture_arcs(term)
+            case Kind.ITEM:
+                return self._item_arcs(term, arcs_of_part)
             case Kind.REF:
                 return list(arcs_of_part(terms.resolved(term)))
         return []
@@ -193,6 +220,13 @@ class Derivatives:
             if language.nullable:
                 found.append((1 << _QUOTE, self.terms.ref(("key", context, tag, None))))
         return found + [(mask, self.terms.capture(kept, None, context)) for mask, kept in parts]
+
+    def _item_arcs(self, term: Term, arcs_of_part: Callable[[Term], Arcs]) -> list[tuple[int, Term]]:
+        item, _, context, tag = term.args
+        found = [(mask, self.terms.item(target, None, context, tag)) for mask, target in arcs_of_part(item)]
+        if item.nullable:
+            found.append((1 << _COMMA, self.terms.ref(("item", context, tag, None))))
+        return found
 
     def _cat_arcs(self, term: Term, arcs_of_part: Callable[[Term], Arcs]) -> list[tuple[int, Term]]:
         parts = []

@@ -17,7 +17,7 @@ from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.counting import clipped
 from forktree.backend.grammar.forced import ForcedRuns
 from forktree.backend.grammar.reach import finishable
-from forktree.backend.grammar.terms import Term
+from forktree.backend.grammar.terms import ITEMS, KEYS, Term
 from forktree.backend.grammar.trie import Ints, Trie
 from forktree.backend.grammar.walks import Walks
 
@@ -127,11 +127,14 @@ class Masks:
         return mask
 
     def _checked(self, state: Term, mask: Mask) -> Mask:
-        """The mask without the few tokens that write a key twice: the walk did not remember what it wrote."""
+        """The mask without the few tokens that write a key or an item twice: the walk did not remember any."""
         token_bytes = self.trie.vocabulary.token_bytes
+        suspects = self.trie.two_keys if state.captures & KEYS else ()
+        if state.captures & ITEMS:
+            suspects = (*suspects, *self.trie.commas)
         illegal = [
             token
-            for token in self.trie.two_keys
+            for token in dict.fromkeys(suspects)
             if mask[token // 32] >> (token % 32) & 1 and self.automaton.run(state, token_bytes[token] or b"") is None
         ]
         if not illegal:

@@ -30,6 +30,12 @@ def goal_of(*atoms: Atom) -> Goal:
     return frozenset(atoms)
 
 
+def joined_goals(*goals: Goal) -> Goal:
+    """All of them."""
+    whole: Goal = frozenset().union(*goals)
+    return NEVER if ("never",) in whole else whole
+
+
 def negated(goal: Goal) -> Goal:
     """The complement of a goal."""
     if goal == ANYTHING:

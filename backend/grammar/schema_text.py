@@ -17,7 +17,7 @@ from forktree.backend.grammar.choices import any_of
 from forktree.backend.grammar.schema_arrays import ArrayWriter, goals_of
 from forktree.backend.grammar.schema_meaning import Interpreter
 from forktree.backend.grammar.schema_objects import ObjectWriter
-from forktree.backend.grammar.schema_plans import ObjectPlan, plan_of
+from forktree.backend.grammar.schema_plans import ObjectPlan, finite_texts, plan_of
 from forktree.backend.grammar.schema_shapes import (
     NEVER,
     Arrays,
@@ -28,8 +28,9 @@ from forktree.backend.grammar.schema_shapes import (
     Strings,
     item_goal,
 )
+from forktree.backend.grammar.schema_values import ValueSpeller
 from forktree.backend.grammar.substrings import written_pieces
-from forktree.backend.grammar.terms import Term, Terms
+from forktree.backend.grammar.terms import ITEMS, KEYS, Term, Terms
 from forktree.lang.errors import ConstraintError
 
 MAX_GOALS = 100_000
@@ -45,6 +46,7 @@ class Writer:
         blanks = self.terms.byte(1 << 0x20 | 1 << 0x0A | 1 << 0x0D | 1 << 0x09)
         self.blanks = self.terms.repeat(blanks, 0, max_blanks)
         self.objects = ObjectWriter(self, any_order=any_order)
+        self.speller = ValueSpeller(self.terms, self.blanks, self.escaped_char, interpreter.numbers.text)
         self.arrays = ArrayWriter(self)
         self._plans: dict[Objects, ObjectPlan] = {}
         self._live: set[Goal] = set()
@@ -88,19 +90,24 @@ class Writer:
             if goal not in self._live and self._has_value(self.meaning(goal)):
                 self._live.add(goal)
                 pending += users[goal]
+        for goal in users:
+            self._check_unique(goal)
+
+    def _check_unique(self, goal: Goal) -> None:
+        for array in self.meaning(goal).arrays:
+            refusal = self.arrays.unique.refusal(array)
+            if refusal is not None:
+                raise ConstraintError(refusal, pointer=self._pointer(goal, "uniqueItems"))
 
     def _children(self, goal: Goal) -> list[Goal]:
         meaning = self.meaning(goal)
         found = []
         for array in meaning.arrays:
-            refusal = self.arrays.check_unique(array)
-            if refusal is not None:
-                raise ConstraintError(refusal, pointer=self._pointer(goal, "uniqueItems"))
-            self.terms.refs_capture |= bool(array.unique)
+            self.terms.refs_capture |= KEYS | ITEMS if array.unique else 0
             found += goals_of(array)
         for shape in meaning.objects:
             plan = self.plan(shape)
-            self.terms.refs_capture |= bool(plan.classes)
+            self.terms.refs_capture |= KEYS if plan.classes else 0
             found += plan.goals()
         return list(dict.fromkeys(found))
 
@@ -161,9 +168,13 @@ class Writer:
             case ("array", shape, state):
                 return self.arrays.rest(shape, state)
             case ("unique", shape, state):
-                return self.arrays.unique_rest(shape, state)
+                return self.arrays.unique.rest(shape, state)
             case ("key", ("item", Arrays() as shape), state, text):
-                return self.arrays.after_item(shape, state, text)
+                return self.arrays.unique.after_text(shape, state, text)
+            case ("item", Arrays() as shape, after, text):
+                return self.arrays.unique.after_item(shape, after, text)
+            case ("members", left, is_first):
+                return self.speller.members(left, is_first)
         raise AssertionError(f"no such reference: {key!r}")
 
     def _value(self, goal: Goal) -> Term:
@@ -189,6 +200,20 @@ class Writer:
             )
             return self.terms.cats([quote, body, quote])
         return self.interpreter.numbers.text(shape)
+
+    def texts_of(self, shape: Strings) -> list[str] | None:
+        """All texts of a shape, or None where they are endless or too many to list."""
+        if shape.only is not None:
+            return sorted(shape.only)
+        if shape.term is self.interpreter.any_body:
+            return None
+        return finite_texts(shape.term, self.interpreter)
+
+    def has_endless_keys(self, shape: Objects) -> bool:
+        """Whether objects of this shape may differ in endlessly many keys."""
+        plan = self.plan(shape)
+        num_required = sum(name.is_required for name in plan.names)
+        return (plan.high is None or plan.high > num_required) and any(self.is_met(one.goal) for one in plan.classes)
 
     def name_text(self, text: str) -> Term:
         """A constant or a name, as JSON writers write it."""

@@ -13,6 +13,8 @@
     MACHINE (machine, state)           a deterministic automaton of its own making, all of whose states are live
     CAPTURE (classes, text, context)   a JSON key and its closing quote, remembered in what follows: `classes` are
                                        (rest of the key's language, tag); then Ref("key", context, tag, text)
+    ITEM    (term, text, context, tag) an item of an array and the comma after it, remembered likewise: then
+                                       Ref("item", context, tag, text)
     REF     (key, scope)               what the scope's `resolve(key)` says, asked for when first needed; never nullable
 
 A term is a state of the automaton: its derivative by a byte is the state after that byte (Brzozowski 1964; the
@@ -31,10 +33,15 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple, Protocol
 
 from forktree.backend.grammar.characters import Node, Writing, byte_node, char_node, is_whole, text_node
 from forktree.backend.grammar.codepoints import ANY, CodeSet
+
+KEYS = 1
+ITEMS = 2
 
 
 class Kind(IntEnum):
@@ -49,6 +56,7 @@ class Kind(IntEnum):
     REF = 8
     MACHINE = 9
     CAPTURE = 10
+    ITEM = 11
 
 
 class Machine(Protocol):
@@ -69,7 +77,7 @@ class Term:
         is_plain: no AND or NOT inside, so the language is never empty unless the kind says so.
         flavour: "raw" or "json" when the language is made of whole characters of that writing; "" is neutral;
             None is anything else.
-        captures: a walk from here may read a key that has to be remembered.
+        captures: what a walk from here may read that has to be remembered: `KEYS`, `ITEMS`, both or 0.
         arcs, is_live: memo of the automaton that owns the term.
     """
 
@@ -84,7 +92,7 @@ class Term:
         self.nullable = nullable
         self.is_plain = is_plain
         self.flavour = flavour
-        self.captures = False
+        self.captures = 0
         self.arcs: tuple[tuple[int, Term], ...] | None = None
         self.is_live: bool | None = None
 
@@ -97,7 +105,7 @@ class _Scope:
     """Who resolves references. One an arena, and one for each constraint inside another."""
 
     resolve: Callable[[Hashable], Term] | None
-    refs_capture: bool = False
+    refs_capture: int = 0
 
 
 class _Context(NamedTuple):
@@ -125,12 +133,12 @@ class Terms:
         return twin
 
     @property
-    def refs_capture(self) -> bool:
-        """Whether what the references of this scope stand for holds captures; set before the first reference."""
+    def refs_capture(self) -> int:
+        """What the references of this scope capture (`Term.captures`); set before the first reference."""
         return self._scope.refs_capture
 
     @refs_capture.setter
-    def refs_capture(self, value: bool) -> None:
+    def refs_capture(self, value: int) -> None:
         self._scope.refs_capture = value
 
     @property
@@ -177,6 +185,11 @@ class Terms:
         held = context if isinstance(context, _Context) else _Context(self._scope, context)
         args = (tuple(classes), text, held)
         return self._make(Kind.CAPTURE, args, nullable=False, is_plain=True, flavour=None)
+
+    def item(self, term: Term, text: bytes | None, context: Hashable, tag: Hashable) -> Term:
+        """An item of an array up to the comma that follows it. `text` is what was read of it, None is not kept."""
+        held = context if isinstance(context, _Context) else _Context(self._scope, context)
+        return self._make(Kind.ITEM, (term, text, held, tag), nullable=False, is_plain=True, flavour=None)
 
     def resolved(self, ref: Term) -> Term:
         """What a reference stands for."""
@@ -438,17 +451,21 @@ class Terms:
             self._table[key] = term
         return term
 
-    def _captures(self, kind: Kind, args: tuple[Any, ...]) -> bool:
+    def _captures(self, kind: Kind, args: tuple[Any, ...]) -> int:
         match kind:
             case Kind.CAT:
-                return bool(args[0].captures or args[1].captures)
-            case Kind.ALT:
-                return any(one.captures for one in args)
-            case Kind.REPEAT:
-                return bool(args[0].captures)
+                return int(args[0].captures | args[1].captures)
+            case Kind.ALT | Kind.AND:
+                return reduce(or_, (one.captures for one in args))
+            case Kind.REPEAT | Kind.NOT:
+                return int(args[0].captures)
             case Kind.REF:
-                return bool(args[1].refs_capture)
-        return kind is Kind.CAPTURE
+                return int(args[1].refs_capture)
+            case Kind.CAPTURE:
+                return KEYS
+            case Kind.ITEM:
+                return ITEMS | int(args[0].captures)
+        return 0
 
 
 _MAX_MERGED = 4  # stack entries that one union looks into

@@ -35,6 +35,7 @@ class Trie:
         node_of: [rows] where the token of a row ends.
         by_byte: 256 arrays: the nodes that a byte leads to.
         two_keys: ids in which one JSON key may end and another begin.
+        commas: ids with a comma, which may end an item of an array.
         longest: length of the longest token, in bytes.
     """
 
@@ -52,6 +53,7 @@ class Trie:
     node_of: Ints
     by_byte: tuple[Ints, ...]
     two_keys: tuple[int, ...]
+    commas: tuple[int, ...]
     longest: int
 
     @property
@@ -118,6 +120,7 @@ def trie_of(vocabulary: Vocabulary) -> Trie:
         node_of,
         tuple(np.split(order, np.cumsum(np.bincount(byte[1:], minlength=256))[:-1])),
         two_keys=tuple(tokens[row] for row in _quoting(data, lengths) if _TWO_KEYS.search(rows[row])),
+        commas=tuple(token for token, text in zip(tokens, rows, strict=True) if b"," in text),
         longest=int(lengths.max(initial=0)),
     )
 
