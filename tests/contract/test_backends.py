@@ -127,9 +127,9 @@ FACTORIES: dict[str, Callable[[Path], protocol.Backend]] = {
 }
 
 
-@pytest.fixture(params=sorted(FACTORIES))
-def backend(request, tmp_path):
-    made = FACTORIES[request.param](tmp_path)
+@pytest.fixture(scope="module", params=sorted(FACTORIES))
+def backend(request, tmp_path_factory):
+    made = FACTORIES[request.param](tmp_path_factory.mktemp("backend"))
     yield made
     made.close()
 
@@ -286,6 +286,8 @@ def test_programs_run_on_it(backend) -> None:
     assert first.text() == traced.text()
 
 
-def test_closing_twice_is_harmless(backend) -> None:
+@pytest.mark.parametrize("name", sorted(FACTORIES))
+def test_closing_twice_is_harmless(name, tmp_path) -> None:
+    backend = FACTORIES[name](tmp_path)
     backend.close()
     backend.close()
