@@ -212,7 +212,8 @@ def counts_table(reports: list[Report]) -> Iterator[str]:
 
 
 def times_table(reports: list[Report]) -> Iterator[str]:
-    yield "| engine | first mask, ms: p50 / p90 / p99 | new mask, µs: p50 / p99 | cached mask, µs: p50 / p99 | memory, MB |"
+    headings = ("engine", "first mask, ms: p50 / p90 / p99", "new mask, µs: p50 / p99", "cached mask, µs: p50 / p99")
+    yield "| " + " | ".join(headings) + " | memory, MB |"
     yield "|---|---|---|---|---|"
     for report in reports:
         first = [v.first_mask_s for v in report.verdicts if v.first_mask_s is not None]

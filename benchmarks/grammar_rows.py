@@ -106,7 +106,7 @@ class _Order:
             ]
         if not isinstance(value, dict):
             return value
-        named = dict.fromkeys(name for part in applied for name in part.get("properties", ()))
+        named = dict.fromkeys(name for part in applied for name in _named(part))
         keys = [*(name for name in named if name in value), *(key for key in value if key not in named)]
         return {key: self.apply(value[key], *self._value_schemas(applied, key), depth=depth + 1) for key in keys}
 
@@ -162,6 +162,16 @@ class _Order:
                     yield items[index]
             yield part.get("items")
             yield part.get("additionalItems")
+
+
+def _named(schema: dict[str, Any]) -> Iterator[str]:
+    """The keys that a schema names, first those that it describes."""
+    yield from (name for name, _ in _items(schema.get("properties")))
+    for keyword in ("dependentRequired", "dependencies", "dependentSchemas"):
+        for name, demanded in _items(schema.get(keyword)):
+            yield name
+            yield from _list(demanded)
+    yield from _list(schema.get("required"))
 
 
 def _list(value: Any) -> list[Any]:
