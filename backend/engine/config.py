@@ -16,7 +16,7 @@ class EngineConfig:
         window: how many of the oldest waiting requests are ordered by the tree they form.
         headroom_tokens: growth that is kept free for each running sequence when another is admitted.
         max_draft: most tokens that are guessed ahead of a sequence in one step (`speculation.py`); 0 guesses none.
-        fixed_rows: what a step costs besides its rows, in rows; it decides when guessing pays.
+        fixed_rows: what a step costs besides its rows, in rows; it decides when guessing pays. None measures it.
 
     Raises:
         ValueError: a number is out of range, or one step could not hold one token of each running sequence.
@@ -28,14 +28,14 @@ class EngineConfig:
     window: int = 256
     headroom_tokens: int = 32
     max_draft: int = 8
-    fixed_rows: float = 12.0
+    fixed_rows: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_running", "max_step_tokens", "max_overtakes", "window"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("headroom_tokens", "max_draft", "fixed_rows"):
-            if getattr(self, name) < 0:
+            if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
         if self.max_step_tokens < self.max_running:
             raise ValueError(

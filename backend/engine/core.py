@@ -114,7 +114,9 @@ class EngineCore:
         if self._config.max_draft:
             self._draft(plan)
         self._compute(plan)
-        self._record(plan, before, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        self._speculator.note_step(plan.num_rows, seconds)
+        self._record(plan, before, seconds)
         return True
 
     def _compute(self, plan: StepPlan) -> None:
@@ -231,15 +233,15 @@ class EngineCore:
 
     def _draft(self, plan: StepPlan) -> None:
         """Guess ahead where it pays, as far as the plan leaves room in the step and in the pool."""
-        num_left = self._config.max_step_tokens - sum(chunk.num_tokens for chunk in plan.chunks)
+        num_rows = plan.num_rows
         drawing = [index for index, chunk in enumerate(plan.chunks) if chunk.draws]
         for index in drawing:
             seq = plan.chunks[index].seq
-            most = min(self._config.max_draft, num_left, seq.num_left - 1)
-            draft = self._speculator.propose(seq, most, len(drawing)) if most > 0 else None
+            most = min(self._config.max_draft, self._config.max_step_tokens - num_rows, seq.num_left - 1)
+            draft = self._speculator.propose(seq, most, len(drawing), num_rows) if most > 0 else None
             if draft is not None:
                 draft = draft.first(self._scheduler.make_room(seq, len(draft.tokens)))
-                num_left -= len(draft.tokens)
+                num_rows += len(draft.tokens)
                 plan.chunks[index] = plan.chunks[index]._replace(draft=draft)
 
     def _learn(self, plan: StepPlan) -> None:

@@ -55,6 +55,10 @@ class StepPlan:
     def sequences(self) -> list[Sequence]:
         return [chunk.seq for chunk in self.chunks]
 
+    @property
+    def num_rows(self) -> int:
+        return sum(chunk.num_tokens + len(chunk.draft.tokens if chunk.draft else ()) for chunk in self.chunks)
+
 
 class Scheduler:
     """Owner of the queue, of the running set and of the forest over both."""

@@ -6,11 +6,10 @@ ever, one after another: the draw at a row stands as long as every token before 
 draw is a function of its row, its seed and its position, and a row's logits do not depend on how many rows a step
 has; so the output is that of plain decoding, token for token, and only time is at stake.
 
-*What pays.* A step of R rows takes about as long as F + R rows would in the long run, where F rows' time goes to
-reading the weights. With N sequences decoding, a token costs (F + N) / N rows; a drafted row costs one, and saves
-a token if it stands. So it pays where its chance to stand is above N / (F + N): nearly always for one sequence,
-seldom for sixty. The chance is measured, for each length of match and for each request; where it is too small,
-one draft in many is made all the same, so that better times are noticed.
+*What pays.* A drafted row costs what the step takes longer for it, and saves, if it stands, a token's share of a
+step of plain decoding. So it pays where its chance to stand is above the ratio of the two (`costs.py`): nearly
+always for one sequence, seldom for sixty. The chance is measured, for each length of match and for each request;
+where it is too small, one draft in many is made all the same, so that better times are noticed.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.costs import Costs, FixedCosts, MeasuredCosts, price_of_row
 from forktree.backend.engine.ngrams import Match, TokenText
 from forktree.backend.engine.request import Sequence
 
@@ -88,19 +88,26 @@ class Speculator:
     """Makes drafts and learns from what became of them. The engine's thread owns it."""
 
     def __init__(self, config: EngineConfig) -> None:
-        self._fixed_rows = config.fixed_rows
+        self._costs: Costs = MeasuredCosts() if config.fixed_rows is None else FixedCosts(config.fixed_rows)
         self._chances = Chances()
         self._records: dict[int, _Record] = {}
         self._trunks: OrderedDict[tuple[str, tuple[int, ...]], TokenText] = OrderedDict()
         self.num_drafted = 0
         self.num_accepted = 0
 
-    def propose(self, seq: Sequence, most: int, num_decoding: int) -> Draft | None:
-        """At most `most` tokens for a sequence whose next token is drawn in this step, or None."""
+    def note_step(self, num_rows: int, seconds: float) -> None:
+        """A step of so many rows took so long."""
+        self._costs.note(num_rows, seconds)
+
+    def propose(self, seq: Sequence, most: int, num_decoding: int, num_rows: int) -> Draft | None:
+        """At most `most` tokens for a sequence whose next token is drawn in this step, or None.
+
+        `num_decoding` sequences draw in the step, which has `num_rows` rows so far.
+        """
         record = self._records.get(seq.id)
         if record is None:
             record = self._records[seq.id] = _Record(TokenText(seq.ids))
-        least = num_decoding / (self._fixed_rows + num_decoding)
+        least = price_of_row(self._costs, num_rows, most, num_decoding)
         if record.chance(1.0) <= least and record.num_left_out < _PROBE_EVERY:
             record.num_left_out += 1  # hopeless whatever is found
             return None

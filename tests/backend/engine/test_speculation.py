@@ -39,28 +39,28 @@ def speculator(**config) -> Speculator:
 
 
 def test_a_draft_is_what_followed_the_last_tokens_before():
-    draft = speculator().propose(seq_of([1, 2, 3, 4, 5, 9, 2, 3]), 3, 1)
+    draft = speculator().propose(seq_of([1, 2, 3, 4, 5, 9, 2, 3]), 3, 1, 1)
     assert draft is not None
     assert (draft.tokens, draft.length) == ((4, 5, 9), 2)
 
 
 def test_nothing_is_drafted_without_a_match():
-    assert speculator().propose(seq_of([1, 2, 3, 4]), 3, 1) is None
+    assert speculator().propose(seq_of([1, 2, 3, 4]), 3, 1, 1) is None
 
 
 def test_a_draft_ends_before_a_token_that_ends_the_output():
-    draft = speculator().propose(seq_of([1, 2, 3, 4, 5, 1, 2], stop_token_ids=frozenset({4})), 3, 1)
+    draft = speculator().propose(seq_of([1, 2, 3, 4, 5, 1, 2], stop_token_ids=frozenset({4})), 3, 1, 1)
     assert draft is not None
     assert draft.tokens == (3,)
 
 
 def test_a_draft_ends_where_the_constraint_would():
     matcher = ListMatcher([(3, 4), (3, 9)], 11)
-    draft = speculator().propose(seq_of([1, 2, 3, 4, 5, 1, 2], matcher=matcher), 3, 1)
+    draft = speculator().propose(seq_of([1, 2, 3, 4, 5, 1, 2], matcher=matcher), 3, 1, 1)
     assert draft is not None
     assert draft.tokens == (3, 4)
     assert matcher.seen == ()
-    nothing = speculator().propose(seq_of([1, 2, 3, 4, 5, 1, 2], matcher=ListMatcher([(7,)], 11)), 3, 1)
+    nothing = speculator().propose(seq_of([1, 2, 3, 4, 5, 1, 2], matcher=ListMatcher([(7,)], 11)), 3, 1, 1)
     assert nothing is None
 
 
@@ -68,11 +68,11 @@ def test_siblings_outputs_are_searched_too():
     made = speculator()
     trunk = list(range(100, 140))
     made.leave(seq_of([*trunk, 1, 2], [3, 4, 5, 6]))
-    draft = made.propose(seq_of([*trunk, 7], [3, 4], id=1), 2, 1)
+    draft = made.propose(seq_of([*trunk, 7], [3, 4], id=1), 2, 1, 1)
     assert draft is not None
     assert draft.tokens == (5, 6)
-    assert made.propose(seq_of([*range(50, 90), 7], [3, 4], id=2), 2, 1) is None
-    assert made.propose(seq_of([*trunk, 7], [3, 4], id=3, namespace="tenant"), 2, 1) is None
+    assert made.propose(seq_of([*range(50, 90), 7], [3, 4], id=2), 2, 1, 1) is None
+    assert made.propose(seq_of([*trunk, 7], [3, 4], id=3, namespace="tenant"), 2, 1, 1) is None
 
 
 def test_what_is_remembered_of_siblings_is_bounded():
@@ -88,7 +88,7 @@ def test_a_request_whose_drafts_fall_gets_none_and_is_tried_again_later():
     seq = seq_of([1, 2, 3, 4, 5, 1, 2])
     num_made = []
     for step in range(200):
-        draft = made.propose(seq, 4, 16)
+        draft = made.propose(seq, 4, 16, 16)
         if draft is not None:
             num_made.append(step)
             made.learn(seq, draft, [9])  # something else was drawn
@@ -101,7 +101,7 @@ def test_a_request_whose_drafts_stand_gets_longer_ones():
     seq = seq_of([*SOUGHT, 1, 2])
     sizes = []
     for _ in range(40):
-        draft = made.propose(seq, 7, 16)
+        draft = made.propose(seq, 7, 16, 16)
         if draft is not None:
             sizes.append(len(draft.tokens))
             made.learn(seq, draft, [*draft.tokens, 0])
@@ -111,7 +111,7 @@ def test_a_request_whose_drafts_stand_gets_longer_ones():
 @pytest.mark.parametrize(("num_decoding", "is_made"), [(1, True), (8, True), (1000, False)])
 def test_a_guess_has_to_pay_for_its_row(num_decoding, is_made):
     made = speculator(fixed_rows=12.0)
-    draft = made.propose(seq_of([1, 2, 3, 4, 5, 1, 2]), 1, num_decoding)
+    draft = made.propose(seq_of([1, 2, 3, 4, 5, 1, 2]), 1, num_decoding, num_decoding)
     assert (draft is not None) == is_made
 
 
