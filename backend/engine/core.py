@@ -21,7 +21,7 @@ from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.inspect import CachedNode, StepRecord, cached_tree
 from forktree.backend.engine.memory import KVMemory
 from forktree.backend.engine.messages import EngineRequest, Event, Failed, Finished, Runner, SampleRow, TokenInfo
-from forktree.backend.engine.output import Ending, end_of_constraint, finish, sample_row, take_token
+from forktree.backend.engine.output import Ending, end_of_constraint, finish, sample_row, take_forced, take_token
 from forktree.backend.engine.request import Phase, Sequence, make_sequence
 from forktree.backend.engine.scheduler import Scheduler, StepPlan
 from forktree.backend.engine.speculation import Speculator, count_standing
@@ -54,7 +54,7 @@ class EngineCore:
         self._speculator = Speculator(config)
         self._config = config
         self._live: dict[int, Sequence] = {}
-        self._num_steps = self._prefill_tokens = self._decode_tokens = 0
+        self._num_steps = self._prefill_tokens = self._decode_tokens = self._forced_tokens = 0
         self._num_finished = self._num_failed = 0
         self._timeline: deque[StepRecord] = deque(maxlen=_NUM_RECORDED_STEPS)
 
@@ -83,6 +83,20 @@ class EngineCore:
         """Queue a sequence that `make_sequence` made."""
         self._live[seq.id] = seq
         self._scheduler.add(seq)
+        self._begin(seq)
+
+    def _begin(self, seq: Sequence) -> None:
+        """Tokens that the constraint forces at once are computed with the prompt."""
+        try:
+            outcome = take_forced(seq)
+        except Exception as error:
+            self._fail(seq, "the constraint failed", error)
+            return
+        self._forced_tokens += len(seq.output_ids)
+        if isinstance(outcome, Ending):
+            self._finish(seq, outcome)
+        elif outcome.tokens:
+            self._tell(seq, outcome)
 
     def cancel(self, id: int) -> None:
         """End a request with `RunCancelledError`; what it computed stays cached. Unknown ids are ignored:
@@ -161,6 +175,7 @@ class EngineCore:
             prefill_tokens=self._prefill_tokens,
             cached_tokens=scheduler.num_cached_tokens,
             decode_tokens=self._decode_tokens,
+            forced_tokens=self._forced_tokens,
             drafted_tokens=self._speculator.num_drafted,
             accepted_tokens=self._speculator.num_accepted,
             kv_tokens_used=memory.num_used * memory.page_size,
@@ -208,8 +223,9 @@ class EngineCore:
         """What was computed counts, and filled pages of prompts are there for others."""
         for seq, start, num_tokens, _ in plan.chunks:
             seq.num_computed += num_tokens
-            if num_tokens > 1 or start < seq.num_given:
-                self._prefill_tokens += num_tokens
+            num_prefill = min(start + num_tokens, seq.num_prefill) - start
+            if num_prefill > 0 and (num_tokens > 1 or start < seq.num_given):
+                self._prefill_tokens += num_prefill
                 self._scheduler.share(seq)
 
     def _deliver_scores(self, logits: Any, scores: list[ScoreRows]) -> None:
@@ -284,8 +300,10 @@ class EngineCore:
                 self._fail(draw.seq, "sampling failed", result)
                 continue
             self._decode_tokens += 1
+            num_before = len(draw.seq.output_ids)
             try:
                 outcome = take_token(draw.seq, result)
+                self._forced_tokens += max(0, len(draw.seq.output_ids) - num_before - 1)
                 if isinstance(outcome, Ending):
                     self._finish(draw.seq, outcome)
                     continue

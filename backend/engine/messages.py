@@ -55,6 +55,10 @@ class TokenMatcher(Protocol):
         """Everything is legal from here on: the engine may forget the matcher."""
         ...
 
+    def forced(self) -> tuple[int, ...]:
+        """Tokens that must come next whatever the model says; () where there is a choice."""
+        ...
+
     def copy(self) -> TokenMatcher:
         """Another one that stands here and goes its own way."""
         ...

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from forktree.backend.engine.messages import Emission, Emitted, Finished, SampleRow, TokenInfo
 from forktree.backend.engine.request import Sequence
 
 _NOTHING: frozenset[int] = frozenset()
+_SILENCE = Emitted("", ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,19 +53,49 @@ def sample_row(seq: Sequence) -> SampleRow | None:
 
 
 def take_token(seq: Sequence, info: TokenInfo) -> Emitted | Ending:
-    """Append a drawn token to its sequence, unless it ends the output.
+    """Append a drawn token to its sequence, unless it ends the output, and those that it leaves no choice about.
 
     Raises whatever the request's matcher or sink raises.
     """
-    request, token = seq.request, info.token
-    if token in request.stop_token_ids:  # never drawn before `min_tokens`
-        return Ending(reason="stop", stop=token, text=_flush(seq))
-    seq.ids.append(token)
-    seq.output_ids.append(token)
+    if info.token in seq.request.stop_token_ids:  # never drawn before `min_tokens`
+        return Ending(reason="stop", stop=info.token, text=_flush(seq))
+    outcome = _append(seq, info)
+    return outcome if isinstance(outcome, Ending) else take_forced(seq, outcome)
+
+
+def take_forced(seq: Sequence, shown: Emitted = _SILENCE) -> Emitted | Ending:
+    """Append the tokens that the constraint forces; `shown` is what the listener is to be told anyway.
+
+    They are not drawn, so what they are does not depend on the model, and their log-probability is 0. A token that
+    the request has wishes about, an end or a bias, is left to a draw.
+    """
+    if seq.matcher is None:
+        return shown
+    logprob = None if seq.request.params.num_logprobs is None else 0.0
+    text, infos = [shown.text], list(shown.tokens)
+    for token in seq.matcher.forced():
+        if seq.num_left <= 0 or token in seq.request.stop_token_ids or _is_biased(seq, token):
+            break
+        outcome = _append(seq, TokenInfo(token, logprob))
+        text.append(outcome.text)
+        if isinstance(outcome, Ending):
+            return replace(outcome, text="".join(text))
+        infos += outcome.tokens
+    return Emitted("".join(text), tuple(infos))
+
+
+def _is_biased(seq: Sequence, token: int) -> bool:
+    return any(token == other for other, _ in seq.request.params.logit_bias)
+
+
+def _append(seq: Sequence, info: TokenInfo) -> Emitted | Ending:
+    seq.ids.append(info.token)
+    seq.output_ids.append(info.token)
     seq.tokens.append(info)
     if seq.matcher is not None:
-        seq.matcher.advance(token)
-    emission = request.sink.feed(token) if request.sink is not None else Emission("")
+        seq.matcher.advance(info.token)
+    sink = seq.request.sink
+    emission = sink.feed(info.token) if sink is not None else Emission("")
     ending = _ending_after(seq, emission)
     return Emitted(emission.text, (info,)) if ending is None else ending
 

@@ -37,6 +37,8 @@ class Sequence:
         output_ids: the generated tokens alone.
         output_limit: most tokens to generate: `max_tokens`, or what context and pool leave.
         num_computed: tokens whose keys and values are in `pages`.
+        num_prefill: tokens that were known when it was admitted last, or brought by the request if that was the first
+            time: what is computed of them is prefill.
         num_cached: tokens of the prompt that the first admission found in the cache; None before it.
         pages: the page table; the first `num_shared` belong to the tree and are locked by `lock`.
         leaf: where the prompt ends in the forest of live requests.
@@ -52,6 +54,7 @@ class Sequence:
         "matcher",
         "num_cached",
         "num_computed",
+        "num_prefill",
         "num_shared",
         "output_ids",
         "output_limit",
@@ -76,6 +79,7 @@ class Sequence:
         self.matcher = request.matcher
         self.phase = Phase.WAITING
         self.num_computed = 0
+        self.num_prefill = 0
         self.num_cached: int | None = None
         self.pages: list[int] = []
         self.num_shared = 0

@@ -124,15 +124,13 @@ class Scheduler:
 
     def _plan_decodes(self, plan: StepPlan, budget: int) -> int:
         for seq in tuple(self._running):
-            if seq.phase is not Phase.RUNNING or seq.num_pending != 1:
-                continue
-            if self._grow(seq):
+            if seq.phase is Phase.RUNNING and self._grow(seq) and seq.num_pending == 1:
                 plan.chunks.append(Chunk(seq, seq.num_computed, 1))
                 budget -= 1
         return budget
 
     def _grow(self, seq: Sequence) -> bool:
-        """Make room for one more token; preempts the newest until there is, or `seq` is the newest itself."""
+        """Make room for every known token, drawn or forced; preempts the newest until there is, or `seq` is the newest itself."""
         while not self._memory.grow(seq):
             newest = self._running[-1]
             assert len(self._running) > 1, "a lone sequence within the pool's limit can always grow"
@@ -199,9 +197,11 @@ class Scheduler:
         insort(self._running, seq, key=_age)
         self._forest.mark_running(seq)
         seq.phase = Phase.RUNNING
+        seq.num_prefill = len(seq.ids)
         if seq.num_cached is None:
-            seq.num_cached = seq.num_computed
-            self.num_cached_tokens += seq.num_computed
+            seq.num_prefill = seq.num_given
+            seq.num_cached = min(seq.num_computed, seq.num_given)
+            self.num_cached_tokens += seq.num_cached
 
     def _headroom(self, seq: Sequence) -> int:
         """Pages that a running sequence may soon need beyond those it has."""

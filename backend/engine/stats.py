@@ -14,6 +14,7 @@ class EngineStats:
         prefill_tokens: tokens computed as prompt, those computed again after a preemption among them.
         cached_tokens: prompt tokens that a first admission found in the cache instead.
         decode_tokens: tokens drawn, end tokens among them.
+        forced_tokens: tokens of outputs that a constraint left no choice about: computed, but not drawn.
         drafted_tokens, accepted_tokens: tokens guessed ahead and computed, and those of them that were then drawn.
         kv_tokens_used: room (in tokens) of the pages that running sequences own or lock.
         pages_total, pages_free, pages_cached: of the pool; cached pages belong to the radix tree, whether a
@@ -27,6 +28,7 @@ class EngineStats:
     prefill_tokens: int = 0
     cached_tokens: int = 0
     decode_tokens: int = 0
+    forced_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     kv_tokens_used: int = 0

@@ -165,6 +165,9 @@ class ListMatcher:
     def is_free(self) -> bool:
         return False
 
+    def forced(self) -> tuple[int, ...]:
+        return ()
+
     def copy(self) -> ListMatcher:
         twin = type(self)(self.options, self.eos, self.vocab)
         twin.seen = self.seen
