@@ -128,9 +128,7 @@ class EngineCore:
         if self._config.max_draft:
             self._draft(plan)
         self._compute(plan)
-        seconds = time.perf_counter() - start
-        self._speculator.note_step(plan.num_rows, seconds)
-        self._record(plan, before, seconds)
+        self._record(plan, before, time.perf_counter() - start)
         return True
 
     def _compute(self, plan: StepPlan) -> None:
@@ -217,7 +215,10 @@ class EngineCore:
         self._num_steps += 1
         for source, target, num_tokens in plan.copies:
             self._runner.copy_page(source, target, num_tokens)
-        return self._runner.forward(batch.forward)
+        start = time.perf_counter()
+        logits = self._runner.forward(batch.forward)
+        self._speculator.note_pass(len(batch.forward.ids), time.perf_counter() - start)
+        return logits
 
     def _settle(self, plan: StepPlan) -> None:
         """What was computed counts, and filled pages of prompts are there for others."""
@@ -249,12 +250,12 @@ class EngineCore:
 
     def _draft(self, plan: StepPlan) -> None:
         """Guess ahead where it pays, as far as the plan leaves room in the step and in the pool."""
-        num_rows = plan.num_rows
+        num_rows, num_live = plan.num_rows, min(len(self._live), self._config.max_running)
         drawing = [index for index, chunk in enumerate(plan.chunks) if chunk.draws]
         for index in drawing:
             seq = plan.chunks[index].seq
             most = min(self._config.max_draft, self._config.max_step_tokens - num_rows, seq.num_left - 1)
-            draft = self._speculator.propose(seq, most, len(drawing), num_rows) if most > 0 else None
+            draft = self._speculator.propose(seq, most, num_live, num_rows) if most > 0 else None
             if draft is not None:
                 draft = draft.first(self._scheduler.make_room(seq, len(draft.tokens)))
                 num_rows += len(draft.tokens)

@@ -1,4 +1,4 @@
-"""What a step costs by the number of its rows, as measured while it works: whether one more row is worth its time.
+"""What a forward pass costs by the number of its rows, as measured: whether one more row is worth its time.
 
 A few rows cost little more than one, because reading the weights takes the time; with many, each has its full
 price. Where the one goes over into the other depends on the model, its precision and the machine, so it is
@@ -11,23 +11,23 @@ from bisect import bisect_left
 from typing import Protocol
 
 _CENTERS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 90, 128, 181, 256, 362, 512, 724, 1024, 1448, 2048)
-_GUESS = 8.0  # rows' worth of a step besides its rows, where nothing else is known
+_GUESS = 8.0  # rows' worth of a pass besides its rows, where nothing else is known
 _MOST = 32.0  # and the most that is believed
 _RISE = 0.05  # how fast an estimate follows what takes longer; it follows at once what takes less
 
 
 class Costs(Protocol):
-    """The time of a step, in any unit."""
+    """The time of a pass, in any unit."""
 
     def of(self, num_rows: int) -> float: ...
 
     def note(self, num_rows: int, seconds: float) -> None:
-        """A step of so many rows took so long."""
+        """A pass over so many rows took so long."""
         ...
 
 
 class FixedCosts:
-    """A step costs as much as `fixed_rows` rows, and each row."""
+    """A pass costs as much as `fixed_rows` rows, and each row."""
 
     def __init__(self, fixed_rows: float) -> None:
         self._fixed_rows = fixed_rows
@@ -42,7 +42,7 @@ class FixedCosts:
 class MeasuredCosts:
     """Estimates for some numbers of rows, and lines between them.
 
-    An estimate is what a step takes when nothing disturbs it: it falls at once and rises slowly.
+    An estimate is what a pass takes when nothing disturbs it: it falls at once and rises slowly.
     """
 
     def __init__(self) -> None:

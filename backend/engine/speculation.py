@@ -6,8 +6,8 @@ ever, one after another: the draw at a row stands as long as every token before 
 draw is a function of its row, its seed and its position, and a row's logits do not depend on how many rows a step
 has; so the output is that of plain decoding, token for token, and only time is at stake.
 
-*What pays.* A drafted row costs what the step takes longer for it, and saves, if it stands, a token's share of a
-step of plain decoding. So it pays where its chance to stand is above the ratio of the two (`costs.py`): nearly
+*What pays.* A drafted row costs what the pass takes longer for it, and saves, if it stands, a token's share of a
+pass of plain decoding over all that is live. So it pays where its chance to stand is above the ratio of the two (`costs.py`): nearly
 always for one sequence, seldom for sixty. The chance is measured, for each length of match and for each request;
 where it is too small, one draft in many is made all the same, so that better times are noticed.
 """
@@ -95,19 +95,19 @@ class Speculator:
         self.num_drafted = 0
         self.num_accepted = 0
 
-    def note_step(self, num_rows: int, seconds: float) -> None:
-        """A step of so many rows took so long."""
+    def note_pass(self, num_rows: int, seconds: float) -> None:
+        """A forward pass over so many rows took so long; what is done with its logits is done for every token."""
         self._costs.note(num_rows, seconds)
 
-    def propose(self, seq: Sequence, most: int, num_decoding: int, num_rows: int) -> Draft | None:
+    def propose(self, seq: Sequence, most: int, num_live: int, num_rows: int) -> Draft | None:
         """At most `most` tokens for a sequence whose next token is drawn in this step, or None.
 
-        `num_decoding` sequences draw in the step, which has `num_rows` rows so far.
+        `num_live` sequences are there to be decoded together, and the step has `num_rows` rows so far.
         """
         record = self._records.get(seq.id)
         if record is None:
             record = self._records[seq.id] = _Record(TokenText(seq.ids))
-        least = price_of_row(self._costs, num_rows, most, num_decoding)
+        least = price_of_row(self._costs, num_rows, most, num_live)
         if record.chance(1.0) <= least and record.num_left_out < _PROBE_EVERY:
             record.num_left_out += 1  # hopeless whatever is found
             return None
