@@ -130,7 +130,7 @@ class Scheduler:
         return budget
 
     def _grow(self, seq: Sequence) -> bool:
-        """Make room for every known token, drawn or forced; preempts the newest until there is, or `seq` is the newest itself."""
+        """Make room for every known token; preempts the newest until there is, or `seq` is the newest itself."""
         while not self._memory.grow(seq):
             newest = self._running[-1]
             assert len(self._running) > 1, "a lone sequence within the pool's limit can always grow"

@@ -138,7 +138,7 @@ async def test_a_cut_inside_the_healed_prefix_leaves_the_prompt_as_it_was(toy):
 
 
 async def test_every_spelling_of_a_legal_text_may_be_chosen(toy):
-    """The model's own way of spelling is followed, not the longest token."""
+    """Where there is a choice, the model's own way of spelling is followed, not the longest token."""
     merges = [("t", "e"), ("te", "s"), ("tes", "t"), ("s", "t")]
     tokenizer = Tokenizer(byte_level(merges))
     for prefers in (len, lambda piece: -len(piece)):
