@@ -22,6 +22,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--rows", type=Path, metavar="FILE.jsonl", help="one JSON object of arguments a line")
     parser.add_argument("--price-input", type=float, metavar="P", help="price of a million prompt tokens")
     parser.add_argument("--price-output", type=float, metavar="P", help="price of a million generated tokens")
+    parser.add_argument(
+        "--price-cached", type=float, metavar="P", help="price of a million prompt tokens that are cached"
+    )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     add_model_options(parser)
     parser.set_defaults(run=run)
@@ -35,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     rows = [given] if arguments.rows is None else [given | row for row in read_rows(arguments.rows)]
     prices = None
     if arguments.price_input is not None or arguments.price_output is not None:
-        prices = ft.Prices(input=arguments.price_input or 0.0, output=arguments.price_output or 0.0)
+        prices = ft.Prices(arguments.price_input or 0.0, arguments.price_output or 0.0, arguments.price_cached)
     with local_model(arguments) as local:
         plan = program.explain(rows, backend=local, prices=prices)
     print(json.dumps(plan.to_dict(), ensure_ascii=False, indent=1) if arguments.json else plan)

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import forktree as ft
-from forktree.commands.console import add_command, add_model_options, local_model, positive
+from forktree.commands.backends import add_backend_option, chosen_backend
+from forktree.commands.console import add_command, add_model_options, positive
 from forktree.commands.programs import add_program_options, check_arguments, load_program, parse_arguments, read_rows
 
 EXAMPLE = """\
   forktree run qa.py --arg question="Who wrote Emma?"
   forktree run qa.py:answer --rows questions.jsonl > answers.jsonl
+  forktree run qa.py --arg question="Who wrote Emma?" --backend record:emma.jsonl
 """
 
 
@@ -23,6 +25,7 @@ def add_parser(commands: Any) -> None:
     add_program_options(parser)
     parser.add_argument("--rows", type=Path, metavar="FILE.jsonl", help="one JSON object of arguments a line")
     parser.add_argument("--concurrency", type=positive, help="most rows at once")
+    add_backend_option(parser)
     add_model_options(parser)
     parser.set_defaults(run=run)
 
@@ -32,10 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
     given = parse_arguments(program, arguments.arg)
     if arguments.rows is None:
         check_arguments(program, given)
-        with local_model(arguments):
+        with chosen_backend(arguments):
             return _run_once(program, given)
     rows = [given | row for row in read_rows(arguments.rows)]
-    with local_model(arguments):
+    with chosen_backend(arguments):
         return _run_rows(program, rows, arguments.concurrency)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from forktree.lang import ir
 from forktree.lang.errors import UnsupportedError
 from forktree.lang.program import Op
+from forktree.lang.sampling import Sampling
 from forktree.runtime import protocol
 from forktree.runtime.executor import get_executor
 from forktree.runtime.plan import (
@@ -50,8 +51,9 @@ def explain(
     for index, row in enumerate(rows):
         num_rows += 1
         args, kwargs = ((), dict(row)) if isinstance(row, Mapping) else (tuple(row), {})
-        ops, stopped = trace_as_far_as_possible(program, args, kwargs)
-        walker = _Walker(index, tokenizer, marks)
+        arguments, options = program.arguments_of(kwargs)
+        ops, stopped = trace_as_far_as_possible(program, args, arguments)
+        walker = _Walker(index, tokenizer, marks, options.sampling)
         walker.walk(ops)
         requests += walker.requests
         if stopped is not None:
@@ -166,8 +168,9 @@ class _End:
 class _Walker:
     """Follows one row's operations and notes each request."""
 
-    def __init__(self, row: int, tokenizer: BranchTokenizer, marks: Iterator[int]) -> None:
+    def __init__(self, row: int, tokenizer: BranchTokenizer, marks: Iterator[int], defaults: Sampling | None) -> None:
         self._row = row
+        self._defaults = defaults
         self._tokenizer = tokenizer
         self._marks = marks
         self._ends = {0: _End(None)}
@@ -231,8 +234,9 @@ class _Walker:
             (prompt,) = self._tokenizer.prompts(request)
         else:
             prompt = protocol.PlannedPrompt(ids := self._ids(end, end.branch), max(0, len(ids) - 1))
-        for _ in range(node.sampling.n or 1):
-            self._note(end, label, prompt, node.sampling.max_tokens)
+        sampling = node.sampling if self._defaults is None else node.sampling.over(self._defaults)
+        for _ in range(sampling.n or 1):
+            self._note(end, label, prompt, sampling.max_tokens)
         self._make_unknown(end, protocol.Generated(""))
 
     def _select(self, end: _End, node: ir.Select) -> None:

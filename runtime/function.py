@@ -325,6 +325,10 @@ class Function(Mappable):
         Cursor(run, 0, {}, None)
         return run, arguments
 
+    def arguments_of(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], Options]:
+        """What a call with these keywords gives the program, and what it gives the run."""
+        return self._split(kwargs, self._options)
+
     def _split(self, kwargs: dict[str, Any], defaults: Options) -> tuple[dict[str, Any], Options]:
         """The program's arguments, and the options of the run."""
         if not self._bound and kwargs.keys() <= self._parameters:

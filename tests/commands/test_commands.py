@@ -221,3 +221,36 @@ def test_explain_tells_the_cost_before_anything_runs(programs: Path, model_dir: 
     plan = json.loads(done.stdout)
     assert (plan["num_rows"], plan["num_requests"]) == (5, 5)
     assert 0 < plan["distinct_tokens"] < plan["requested_tokens"]
+
+
+@pytest.mark.model
+def test_a_recorded_run_replays_without_a_model(programs: Path, model_dir: Path, tmp_path: Path) -> None:
+    record = tmp_path / "run.jsonl"
+    arguments = ("run", f"{programs}:complete", "--arg", "start=The sea is")
+    first = forktree(*arguments, "--backend", f"record:{record}")
+    again = forktree(*arguments, "--backend", f"replay:{record}", "--model", "no-such-model")
+    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
+    assert again.stdout == first.stdout
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        ("replay:/nowhere.jsonl", "does not exist; record it"),
+        ("openai:gpt-4o-mini", "cannot be asked yet. What works"),
+        ("http://localhost:1", "cannot be asked yet. What works"),
+    ],
+)
+def test_a_backend_that_cannot_be_used_is_named(
+    programs: Path, backend: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", f"{programs}:complete", "--arg", "start=x", "--backend", backend]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("backend", ["locale", "replay:", "locale:x", "local:x"])
+def test_an_unknown_backend_is_a_usage_error(programs: Path, backend: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["run", f"{programs}:complete", "--arg", "start=x", "--backend", backend])
+    assert exit_.value.code == 2
+    assert "is none of local, record:FILE, replay:FILE" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from forktree.backend.fake import Fake
 from forktree.lang.expressions import gen, select
+from forktree.lang.sampling import Sampling
 from forktree.runtime.function import function
 from forktree.runtime.plan import PlannedRequest, Prices, build_tree, count_distinct, count_prefill
 from forktree.runtime.protocol import Branch, PlannedPrompt, Text
@@ -202,3 +203,19 @@ def test_prefill_is_what_no_earlier_prompt_left_in_the_cache(prompts) -> None:
         total += len(ids) - min(max(match, num_cached), limit)
         held |= {tuple(ids[: n + 1]) for n in range(len(ids))}
     assert count_prefill(requests) == total
+
+
+def test_what_a_run_would_use_by_default_counts() -> None:
+    open_ended = few_shot_without_budget.explain(ROWS, backend=Fake([]))
+    assert open_ended.decode_tokens is None
+    settled = few_shot_without_budget.using(sampling=Sampling(max_tokens=5, n=2)).explain(ROWS, backend=Fake([]))
+    assert (settled.decode_tokens, settled.num_requests) == (2 * 5 * len(ROWS), 2 * len(ROWS))
+    by_row = few_shot_without_budget.explain(
+        [{**ROWS[0], "sampling": Sampling(max_tokens=3), "seed": 1}], backend=Fake([])
+    )
+    assert by_row.decode_tokens == 3
+
+
+@function
+def few_shot_without_budget(s, question):
+    s += f"Q: {question}\nA:" + gen("answer")
