@@ -231,7 +231,9 @@ class Local:
 
     def _plan(self, request: GenerateRequest) -> Work:
         self._model.load()
-        return plan_generation(request, self._model.renderer(), self._model.tokenizer())
+        return plan_generation(
+            request, self._model.renderer(), self._model.tokenizer(), context=self._model.engine().max_tokens
+        )
 
     def _plan_scores(self, request: ScoreRequest) -> tuple[Options, ScoreJobs]:
         if any(request.options):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from forktree.backend.engine.messages import EngineRequest, Event, SamplerParams, TokenMatcher
@@ -14,7 +14,7 @@ from forktree.backend.stops import RegexAutomaton
 from forktree.backend.text import StopWatcher
 from forktree.backend.tokenizer import Place, Tokenizer
 from forktree.lang.constraints import ConstraintSpec
-from forktree.lang.errors import BackendError, ModelError, UnsupportedError
+from forktree.lang.errors import BackendError, ModelError
 from forktree.lang.sampling import Sampling
 from forktree.runtime.protocol import GenerateRequest
 
@@ -44,19 +44,18 @@ class Work:
     sink: StopWatcher
 
 
-def plan_generation(request: GenerateRequest, renderer: Renderer, tokenizer: Tokenizer) -> Work:
-    """Render, heal and compile.
+def plan_generation(request: GenerateRequest, renderer: Renderer, tokenizer: Tokenizer, *, context: int) -> Work:
+    """Render, heal and compile. `context` is the most tokens of prompt and output together.
 
     Raises:
-        ConstraintError: the constraint or the stop pattern cannot be honoured.
-        UnsupportedError: `on_budget="close"`.
+        ConstraintError: the constraint or the stop pattern cannot be honoured, or not within `max_tokens` where the
+            output is to close in time.
         BackendError: a token id is outside the vocabulary, or the limits contradict each other.
         RoleError, ModelError: as `Renderer`.
     """
-    if request.on_budget == "close":
-        raise UnsupportedError('on_budget="close" is not there yet on the local backend; use "cut"')
     prompt = renderer.prompt(request.branch, heal=request.heal)
-    return plan(prompt, request.sampling, tokenizer, spec=request.constraint, sample_index=request.sample_index)
+    work = plan(prompt, request.sampling, tokenizer, spec=request.constraint, sample_index=request.sample_index)
+    return work if request.on_budget == "cut" else closing(work, tokenizer, context - len(prompt.ids))
 
 
 def plan(
@@ -85,6 +84,20 @@ def plan(
         matcher=matcher,
         sink=sink,
     )
+
+
+def closing(work: Work, tokenizer: Tokenizer, room: int) -> Work:
+    """The same work with its constraint held to end within `max_tokens`, or the room in the context if that is less.
+
+    Raises:
+        ConstraintError: no legal output is that short.
+    """
+    if work.constraint is None or room < 1:  # nothing to close, or nothing to be generated, as the engine will say
+        return work
+    from forktree.backend.grammar.budget import within
+
+    matcher = within(work.matcher, tokenizer.vocabulary, min(work.max_tokens, room))
+    return replace(work, matcher=matcher)
 
 
 def engine_request(work: Work, on_event: Callable[[Event], None]) -> EngineRequest:
