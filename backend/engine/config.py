@@ -16,7 +16,7 @@ class EngineConfig:
         window: how many of the oldest waiting requests are ordered by the tree they form.
         headroom_tokens: growth that is kept free for each running sequence when another is admitted.
         max_draft: most tokens that are guessed ahead of a sequence in one step (`speculation.py`); 0 guesses none.
-        fixed_rows: what a forward pass costs besides its rows, in rows; it decides when guessing pays. None measures it.
+        fixed_rows: what a forward pass costs besides its rows, in rows; it decides when a guess pays. None measures it.
 
     Raises:
         ValueError: a number is out of range, or one step could not hold one token of each running sequence.

@@ -7,8 +7,9 @@ measured. Only time depends on these figures, never a result.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 _CENTERS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 90, 128, 181, 256, 362, 512, 724, 1024, 1448, 2048)
 _GUESS = 8.0  # rows' worth of a pass besides its rows, where nothing else is known
@@ -16,10 +17,15 @@ _MOST = 32.0  # and the most that is believed
 _RISE = 0.05  # how fast an estimate follows what takes longer; it follows at once what takes less
 
 
-class Costs(Protocol):
-    """The time of a pass, in any unit."""
+class Cost(NamedTuple):
+    """Of a pass, in any unit, and of one more row in it."""
 
-    def of(self, num_rows: int) -> float: ...
+    whole: float
+    row: float
+
+
+class Costs(Protocol):
+    def at(self, num_rows: float) -> Cost: ...
 
     def note(self, num_rows: int, seconds: float) -> None:
         """A pass over so many rows took so long."""
@@ -32,33 +38,28 @@ class FixedCosts:
     def __init__(self, fixed_rows: float) -> None:
         self._fixed_rows = fixed_rows
 
-    def of(self, num_rows: int) -> float:
-        return self._fixed_rows + num_rows
+    def at(self, num_rows: float) -> Cost:
+        return Cost(self._fixed_rows + num_rows, 1.0)
 
     def note(self, num_rows: int, seconds: float) -> None:
         pass
 
 
 class MeasuredCosts:
-    """Estimates for some numbers of rows, and lines between them.
+    """An estimate for each of some numbers of rows, and a line through those near the number that is asked for.
 
     An estimate is what a pass takes when nothing disturbs it: it falls at once and rises slowly.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, float] = {}  # seconds, by center
+        self._asked: dict[float, Cost] = {}  # until more is known
 
-    def of(self, num_rows: int) -> float:
-        known = sorted(self._known)
-        if not known:
-            return _GUESS + num_rows
-        at = bisect_left(known, num_rows)
-        if at == 0 or at == len(known):
-            nearest = known[max(0, at - 1)]
-            return self._known[nearest] * (_GUESS + num_rows) / (_GUESS + nearest)
-        low, high = known[at - 1], known[at]
-        share = (num_rows - low) / (high - low)
-        return (1 - share) * self._known[low] + share * self._known[high]
+    def at(self, num_rows: float) -> Cost:
+        cost = self._asked.get(num_rows)
+        if cost is None:
+            cost = self._asked[num_rows] = self._fit(num_rows)
+        return cost
 
     def note(self, num_rows: int, seconds: float) -> None:
         at = bisect_left(_CENTERS, num_rows)
@@ -69,17 +70,38 @@ class MeasuredCosts:
         center = _CENTERS[at]
         cost = seconds * (_GUESS + center) / (_GUESS + num_rows)
         known = self._known.get(center)
-        if known is None or cost < known:
-            self._known[center] = cost
-        else:
-            self._known[center] = known + _RISE * min(cost - known, known)
+        if known is not None and cost >= known:
+            cost = known + _RISE * min(cost - known, known)
+        self._known[center] = cost
+        self._asked.clear()
+
+    def _fit(self, num_rows: float) -> Cost:
+        """Weighted least squares; a point twice or half as large weighs 1/e of one that is there.
+
+        The slope is kept between what reading the weights could hide and the average price of a row.
+        """
+        if not self._known:
+            return Cost(_GUESS + num_rows, 1.0)
+        points = [(at, cost, _weight(at, num_rows)) for at, cost in self._known.items()]
+        total = sum(weight for _, _, weight in points)
+        mean_at = sum(weight * at for at, _, weight in points) / total
+        mean = sum(weight * cost for _, cost, weight in points) / total
+        spread = sum(weight * (at - mean_at) ** 2 for at, _, weight in points)
+        guess = mean / (_GUESS + mean_at)
+        row = guess
+        if spread > 1e-9 * total * mean_at**2:
+            row = sum(weight * (at - mean_at) * (cost - mean) for at, cost, weight in points) / spread
+        row = min(max(row, mean / (_MOST + mean_at)), mean / mean_at)
+        return Cost(max(mean + row * (num_rows - mean_at), guess), row)
 
 
-def price_of_row(costs: Costs, num_rows: int, num_more: int, num_decoding: int) -> float:
-    """What one of `num_more` rows more than `num_rows` costs, in tokens: what decoding yields in that time.
+def _weight(at: int, num_rows: float) -> float:
+    return math.exp(-((math.log(at / num_rows) / math.log(2)) ** 2)) + 1e-12
+
+
+def price_of_row(costs: Costs, num_rows: float, num_decoding: int) -> float:
+    """What one row more than `num_rows` costs, in tokens: what decoding so many sequences yields in that time.
 
     A row that brings a token with this chance, or a higher one, is worth it.
     """
-    here = costs.of(num_rows)
-    row = max((costs.of(num_rows + num_more) - here) / num_more, here / (_MOST + num_rows))
-    return row * num_decoding / costs.of(num_decoding)
+    return costs.at(num_rows).row * num_decoding / costs.at(num_decoding).whole

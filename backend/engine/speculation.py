@@ -7,9 +7,9 @@ draw is a function of its row, its seed and its position, and a row's logits do 
 has; so the output is that of plain decoding, token for token, and only time is at stake.
 
 *What pays.* A drafted row costs what the pass takes longer for it, and saves, if it stands, a token's share of a
-pass of plain decoding over all that is live. So it pays where its chance to stand is above the ratio of the two (`costs.py`): nearly
-always for one sequence, seldom for sixty. The chance is measured, for each length of match and for each request;
-where it is too small, one draft in many is made all the same, so that better times are noticed.
+pass of plain decoding over all that is live. So it pays where its chance to stand is above the ratio of the two
+(`costs.py`): nearly always for one sequence, seldom for sixty. The chance is measured, for each length of match and
+for each request; where it is too small, one draft in many is made all the same, so that better times are noticed.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Speculator:
         record = self._records.get(seq.id)
         if record is None:
             record = self._records[seq.id] = _Record(TokenText(seq.ids))
-        least = price_of_row(self._costs, num_rows, most, num_live)
+        least = price_of_row(self._costs, num_rows + most / 2, num_live)
         if record.chance(1.0) <= least and record.num_left_out < _PROBE_EVERY:
             record.num_left_out += 1  # hopeless whatever is found
             return None

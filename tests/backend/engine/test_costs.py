@@ -2,56 +2,63 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from forktree.backend.engine.costs import FixedCosts, MeasuredCosts, price_of_row
+from forktree.backend.engine.costs import Cost, FixedCosts, MeasuredCosts, price_of_row
 
 
 def test_a_row_beside_one_sequence_costs_little_and_beside_many_a_token():
     costs = FixedCosts(9.0)
-    assert price_of_row(costs, 1, 4, 1) == pytest.approx(1 / 10)
-    assert price_of_row(costs, 91, 8, 91) == pytest.approx(91 / 100)
+    assert price_of_row(costs, 1, 1) == pytest.approx(1 / 10)
+    assert price_of_row(costs, 91, 91) == pytest.approx(91 / 100)
 
 
 def test_estimates_fall_at_once_and_rise_slowly():
     costs = MeasuredCosts()
     costs.note(8, 3.0)
     costs.note(8, 1.0)
-    assert costs.of(8) == 1.0
+    assert costs.at(8).whole == pytest.approx(1.0)
     costs.note(8, 100.0)
-    assert costs.of(8) == pytest.approx(1.05)
+    assert costs.at(8).whole == pytest.approx(1.05)
 
 
-def test_between_two_numbers_of_rows_costs_lie_on_a_line_and_beyond_on_a_guess():
+def test_without_a_second_number_of_rows_a_row_costs_what_it_does_mostly():
     costs = MeasuredCosts()
-    assert costs.of(8) / costs.of(0) == 2
-    costs.note(8, 1.0)
-    costs.note(16, 2.0)
-    assert costs.of(12) == pytest.approx(1.5)
-    assert costs.of(0) == pytest.approx(0.5)
-    assert costs.of(40) == pytest.approx(4.0)
+    assert costs.at(8) == Cost(16.0, 1.0)
+    costs.note(8, 1.6)
+    assert costs.at(8) == pytest.approx(Cost(1.6, 0.1))
+    assert costs.at(28).whole == pytest.approx(3.6)
 
 
 def test_numbers_of_rows_that_are_close_are_taken_together():
     costs = MeasuredCosts()
     for num_rows in range(60, 70):
         costs.note(num_rows, (8.0 + num_rows) / 72)
-    assert costs.of(64) == pytest.approx(1.0)
+    assert costs.at(64).whole == pytest.approx(1.0)
     costs.note(5000, 1.0)  # larger than any step
-    assert costs.of(64) == pytest.approx(1.0)
+    assert costs.at(64).whole == pytest.approx(1.0)
 
 
-def test_a_row_is_never_believed_to_cost_nothing():
+def test_a_row_is_never_believed_to_cost_nothing_nor_more_than_its_share():
     costs = MeasuredCosts()
     costs.note(1, 1.0)
     costs.note(8, 0.5)
-    assert price_of_row(costs, 1, 7, 1) == pytest.approx(1 / 33)
-
-
-def test_the_price_follows_what_is_measured():
-    """Eight rows for little more than the time of one, then each at its full price."""
+    assert 0 < price_of_row(costs, 4, 1) < 0.1
     costs = MeasuredCosts()
-    for num_rows in (1, 2, 4, 8, 16, 32, 64):
-        costs.note(num_rows, 10.0 + 0.5 * num_rows + 2.0 * max(0, num_rows - 8))
-    assert price_of_row(costs, 1, 7, 1) < 0.1
-    assert price_of_row(costs, 32, 8, 32) == pytest.approx(1.07, abs=0.05)
+    costs.note(32, 0.1)
+    costs.note(64, 9.9)
+    assert price_of_row(costs, 45, 45) == pytest.approx(1.0)
+
+
+def test_the_price_follows_what_is_measured_through_noise():
+    """Eight rows for little more than the time of one, then each at its full price; single figures are 15 % off."""
+    rng = random.Random(0)
+    costs = MeasuredCosts()
+    for _ in range(40):
+        for num_rows in (1, 2, 4, 8, 16, 32, 64):
+            time = 10.0 + 0.5 * num_rows + 2.0 * max(0, num_rows - 8)
+            costs.note(num_rows, time * rng.uniform(1.0, 1.15))
+    assert price_of_row(costs, 3, 1) < 0.12
+    assert 0.85 < price_of_row(costs, 40, 32) <= 1.05
