@@ -68,6 +68,7 @@ from forktree.lang.ported import (
     user_begin,
     user_end,
 )
+from forktree.lang.reasoning import Reasoning
 from forktree.lang.sampling import Sampling
 from forktree.lang.tags import Tag
 from forktree.lang.tools import Tool, ToolCall
@@ -134,6 +135,7 @@ __all__ = [
     "Prices",
     "Program",
     "RateLimitError",
+    "Reasoning",
     "Regex",
     "Remote",
     "Replay",

@@ -80,14 +80,14 @@ class ChatTemplate:
     def shows_tools(self) -> bool:
         """Whether the template itself writes what tools there are. Where it does not, they are described as text
         in the system turn, and where it takes no system turn, in the first turn."""
-        return any(_PROBE_NAME in (self._apply(messages, tools=_PROBE_TOOLS) or "") for messages in _PROBE_TALKS)
+        return any(_PROBE_NAME in (self.probe(messages, tools=_PROBE_TOOLS) or "") for messages in _PROBE_TALKS)
 
     @cached_property
     def _takes_system(self) -> bool:
-        text = self._apply(_messages(("system", "user"), (_mark(0), _mark(1))))
+        text = self.probe(_messages(("system", "user"), (_mark(0), _mark(1))))
         return text is not None and _mark(0) in text
 
-    def _apply(self, messages: list[dict[str, Any]], **options: Any) -> str | None:
+    def probe(self, messages: list[dict[str, Any]], **options: Any) -> str | None:
         """What the template writes, or None where it refuses."""
         import jinja2
 
@@ -114,6 +114,12 @@ class ChatTemplate:
     def exists(self) -> bool:
         """Whether the tokenizer has a template."""
         return getattr(self._hf, "chat_template", None) is not None
+
+    @property
+    def source(self) -> str:
+        """The template's own text, or of several the one for plain conversations; empty where there is none."""
+        template = getattr(self._hf, "chat_template", None) or ""
+        return str(template.get("default", "")) if isinstance(template, dict) else str(template)
 
     @property
     def is_stable(self) -> bool:

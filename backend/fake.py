@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import replace
 from typing import Any
 
-from forktree.lang.constraints import ALL_CONSTRAINTS, ConstraintSpec
+from forktree.lang.constraints import ALL_CONSTRAINTS, DEFAULT_REASONING, ConstraintSpec, ReasoningSpec
 from forktree.lang.errors import BackendError, UnsupportedError
 from forktree.lang.sampling import Sampling
 from forktree.runtime import protocol
@@ -112,8 +112,9 @@ class Fake:
         return self._events(request, self._ask(request))
 
     def _events(self, request: protocol.GenerateRequest, answer: Any) -> list[protocol.Delta | protocol.Completion]:
-        text, reason, stop = _cut(_text_of(answer), request.sampling)
-        is_complete = request.constraint is None or _accepts(request.constraint, text)
+        constraint, reasoning, text = _parted(request.constraint, _text_of(answer))
+        text, reason, stop = _cut(text, request.sampling)
+        is_complete = constraint is None or _accepts(constraint, text)
         if not is_complete and reason != "length":
             raise BackendError(f"the script answers {request.name!r} with {text!r}, which its constraint forbids")
         tokens = _TOKEN.findall(text)
@@ -122,6 +123,7 @@ class Fake:
             finish_reason=reason,
             is_complete=is_complete,
             stop=stop,
+            reasoning=reasoning,
             usage=protocol.Usage(_count_prompt(request.branch), 0, len(tokens)),
             logprobs=_logprobs(tokens, request.sampling),
         )
@@ -249,6 +251,17 @@ def _text_of(answer: Any) -> str:
     if isinstance(answer, str):
         return answer
     return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+
+
+def _parted(spec: ConstraintSpec | None, text: str) -> tuple[ConstraintSpec | None, str, str]:
+    """What constrains the answer alone, and the answer behind the reasoning that it may begin with."""
+    if not isinstance(spec, ReasoningSpec):
+        return spec, "", text
+    begin, end = spec.begin or DEFAULT_REASONING[0], spec.end or DEFAULT_REASONING[1]
+    thought, found, answer = text.partition(end)
+    if not (found and text.startswith(begin)):
+        return spec.content, "", text
+    return spec.content, thought.removeprefix(begin).strip("\n"), answer.lstrip("\n")
 
 
 # Ends

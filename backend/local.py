@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.messages import Emitted, EngineRequest, Event, Failed, Finished
 from forktree.backend.local_answers import completion_of, scores_of
+from forktree.backend.local_forms import AnswerText
 from forktree.backend.local_model import LocalModel
 from forktree.backend.local_raw import RawCompletion, generate_raw
 from forktree.backend.local_requests import Work, engine_request, plan_generation
@@ -116,14 +117,13 @@ class Local:
     async def stream(self, request: GenerateRequest) -> AsyncIterator[Delta | Completion]:
         """Generate: deltas of the value as they are made, then one Completion."""
         work = await self._off_loop(self._plan, request)
-        value: list[str] = []
+        answer = AnswerText(work.form)
         async with aclosing(self._events(work)) as events:
             async for event in events:
-                if event.text:
-                    value.append(event.text)
-                    yield Delta(event.text)
+                if text := answer.feed(event.text):
+                    yield Delta(text)
                 if isinstance(event, Finished):
-                    yield completion_of(event, "".join(value), work, self._model.tokenizer())
+                    yield completion_of(event, answer, work, self._model.tokenizer())
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Log-probabilities of every option, in one pass over the trie of their tokens behind the branch.

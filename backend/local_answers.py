@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forktree.backend.engine.messages import Finished, TokenInfo
+from forktree.backend.local_forms import AnswerText
 from forktree.backend.local_requests import Work
 from forktree.backend.local_scores import ScoreJobs
 from forktree.backend.render import Options
@@ -20,13 +21,16 @@ from forktree.runtime.protocol import (
 )
 
 
-def completion_of(finished: Finished, value: str, work: Work, tokenizer: Tokenizer) -> Completion:
-    """The answer to one generation; `value` is all its text, without what healing repeats."""
+def completion_of(finished: Finished, answer: AnswerText, work: Work, tokenizer: Tokenizer) -> Completion:
+    """The answer to one generation; `answer` has taken all its text, without what healing repeats."""
+    is_complete = _is_complete(finished, answer.whole, work)
     return Completion(
-        segment=_segment_of(finished, value, work, tokenizer),
+        segment=_segment_of(finished, answer.text, work, tokenizer),
         finish_reason=finished.reason,
-        is_complete=_is_complete(finished, value, work),
+        is_complete=is_complete,
         stop=finished.stop,
+        value=answer.value() if is_complete else None,
+        reasoning=answer.reasoning,
         usage=usage_of(finished, work),
         logprobs=logprobs_of(finished.tokens, work, tokenizer),
     )
@@ -61,12 +65,12 @@ def _segment_of(finished: Finished, value: str, work: Work, tokenizer: Tokenizer
     return Generated(value, (*finished.ids, *tail), prompt.num_withdrawn)
 
 
-def _is_complete(finished: Finished, value: str, work: Work) -> bool:
-    """Whether the whole value satisfies the constraint; a stop string may have cut what the matcher saw."""
+def _is_complete(finished: Finished, output: str, work: Work) -> bool:
+    """Whether the whole output satisfies the constraint; a stop string may have cut what the matcher saw."""
     if work.constraint is None:
         return True
     if isinstance(finished.stop, str):
-        return bool(work.constraint.accepts(value))
+        return bool(work.constraint.accepts(output))
     return finished.is_complete
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from forktree.backend.engine.messages import EngineRequest, Event, SamplerParams, TokenMatcher
+from forktree.backend.local_forms import Form, form_of
 from forktree.backend.render import Prompt, Renderer
 from forktree.backend.stops import RegexAutomaton
 from forktree.backend.text import StopWatcher
@@ -29,7 +30,8 @@ class Work:
     Attributes:
         prompt: what it continues.
         params, max_tokens, min_tokens, stop_token_ids: of the engine's request.
-        constraint: the constraint object that the whole value must satisfy, or None.
+        form: how the output is written.
+        constraint: the constraint object that the whole output must satisfy, or None.
         matcher: its place in this output, behind the healed prefix.
         sink: makes text of the tokens; the engine's thread owns it while the request runs.
     """
@@ -39,6 +41,7 @@ class Work:
     max_tokens: int
     min_tokens: int
     stop_token_ids: frozenset[int]
+    form: Form
     constraint: Any | None
     matcher: TokenMatcher | None
     sink: StopWatcher
@@ -69,17 +72,19 @@ def plan(
     """The same for a prompt that is rendered already."""
     resolved = sampling.over(model_defaults(tokenizer.generation_config))
     _check(resolved, tokenizer.size)
-    constraint, matcher = _compile(spec, prompt.prefix, tokenizer)
+    form = form_of(spec, prompt, tokenizer)
+    constraint, matcher = _compile(form, prompt.prefix, tokenizer)
     max_tokens, min_tokens = resolved.max_tokens or _NO_LIMIT, resolved.min_tokens or 0
-    decoder = tokenizer.decoder(place=Place.INSIDE, num_skip_bytes=len(prompt.prefix))
+    decoder = tokenizer.decoder(place=Place.INSIDE, num_skip_bytes=len(prompt.prefix), shows_special=form.shows_special)
     pattern = None if resolved.stop_regex is None else RegexAutomaton(resolved.stop_regex)
-    sink = StopWatcher(decoder, stops=resolved.stop or (), stop_pattern=pattern, min_tokens=min_tokens)
+    sink = StopWatcher(decoder, stops=resolved.stop or (), stop_pattern=pattern, min_tokens=min_tokens, behind=form.end)
     return Work(
         prompt=prompt,
         params=sampler_params(resolved, sample_index),
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         stop_token_ids=_stop_ids(resolved, tokenizer.eos_ids, is_constrained=constraint is not None),
+        form=form,
         constraint=constraint,
         matcher=matcher,
         sink=sink,
@@ -164,18 +169,20 @@ def _stop_ids(sampling: Sampling, eos_ids: frozenset[int], *, is_constrained: bo
     return own if sampling.ignore_eos and not is_constrained else own | eos_ids
 
 
-def _compile(
-    spec: ConstraintSpec | None, prefix: bytes, tokenizer: Tokenizer
-) -> tuple[Any | None, TokenMatcher | None]:
+def _compile(form: Form, prefix: bytes, tokenizer: Tokenizer) -> tuple[Any | None, TokenMatcher | None]:
     """The constraint, and a matcher that demands the prefix before it."""
-    if spec is None and not prefix:
+    if form.spec is None and not prefix:
         return None, None
     from forktree.backend.grammar.constraints import constraint_from_spec
     from forktree.backend.grammar.healing import healed
+    from forktree.backend.grammar.reasoning import bounded_reasoning
 
-    constraint = None if spec is None else constraint_from_spec(spec)
+    constraint = None if form.spec is None else constraint_from_spec(form.spec)
     matcher = None if constraint is None else constraint.compile(tokenizer.vocabulary)
-    return constraint, healed(prefix, matcher, tokenizer.vocabulary) if prefix else matcher
+    whole = healed(prefix, matcher, tokenizer.vocabulary) if prefix else matcher
+    if form.max_reasoning is None:
+        return constraint, whole
+    return constraint, bounded_reasoning(whole, tokenizer.vocabulary, form.end, form.max_reasoning)
 
 
 def _check(sampling: Sampling, size: int) -> None:

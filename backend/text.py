@@ -19,6 +19,7 @@ class StopWatcher:
         stops: strings that end it.
         stop_pattern: the automaton of a pattern that ends it.
         min_tokens: a stop that is complete before this many tokens is text.
+        behind: markup that ends reasoning; what comes before its end is no answer, so a stop in it is text.
     """
 
     def __init__(
@@ -28,12 +29,15 @@ class StopWatcher:
         stops: Sequence[str] = (),
         stop_pattern: ByteAutomaton | None = None,
         min_tokens: int = 0,
+        behind: str = "",
     ) -> None:
         self._decoder = decoder
         self._finders: list[Finder] = [StringFinder(stops)] if stops else []
         if stop_pattern is not None:
             self._finders.append(PatternFinder(stop_pattern))
         self._min_tokens = min_tokens
+        self._behind = behind
+        self._before = ""  # the end of the reasoning so far
         self._pieces: list[str] = []  # all text so far
         self._held = ""  # its end that is not shown
         self._free_until = 0  # stops that end up to this offset are text
@@ -53,10 +57,23 @@ class StopWatcher:
         self._held += piece
         if self.num_tokens < self._min_tokens:
             self._free_until = num_chars
+        if self._behind:
+            self._free_until = max(self._free_until, self._end_of_reasoning(piece))
         matches = [m for finder in self._finders if (m := finder.find(piece, after=self._free_until))]
         if matches:
             return self._stop(min(matches))
         return Emission(self._show(min((finder.held_from for finder in self._finders), default=num_chars)))
+
+    def _end_of_reasoning(self, piece: str) -> int:
+        """Where the reasoning ends, as far as it has come."""
+        before, num_chars = self._before + piece, self._decoder.num_chars
+        at = before.find(self._behind)
+        if at < 0:
+            self._before = before[-len(self._behind) :]
+            return num_chars
+        end = num_chars - len(before) + at + len(self._behind)
+        self._behind = ""
+        return end
 
     def flush(self) -> str:
         text = self._held + self._decoder.flush()

@@ -18,9 +18,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from forktree.backend.call_markup import CallMarkup, call_markup
 from forktree.backend.chat import ChatTemplate
 from forktree.backend.clones import ANCHOR, anchored_clone, plain_clone
 from forktree.backend.detokenizer import TextDecoder
+from forktree.backend.reasoning_markup import ReasoningMarkup, reasoning_markup
 from forktree.backend.spelling import (
     Description,
     Spelling,
@@ -182,10 +184,13 @@ class Tokenizer:
         decoder = self.decoder(place=place)
         return "".join([decoder.feed(id) for id in ids]) + decoder.flush()
 
-    def decoder(self, *, place: Place = Place.INSIDE, num_skip_bytes: int = 0) -> TextDecoder:
-        """An incremental decoder whose joined pieces equal `decode`."""
+    def decoder(
+        self, *, place: Place = Place.INSIDE, num_skip_bytes: int = 0, shows_special: bool = False
+    ) -> TextDecoder:
+        """An incremental decoder whose joined pieces equal `decode`; with `shows_special`, special tokens are text."""
         strips = self.strips_first_blank and place is Place.START
-        return TextDecoder(self.shown_bytes, strips_blank=strips, num_skip_bytes=num_skip_bytes)
+        shown = self.token_bytes if shows_special else self.shown_bytes
+        return TextDecoder(shown, strips_blank=strips, num_skip_bytes=num_skip_bytes)
 
     @cached_property
     def shown_bytes(self) -> tuple[bytes, ...]:
@@ -238,6 +243,16 @@ class Tokenizer:
     def chat(self) -> ChatTemplate:
         """The model's chat template. Raises ModelError, when first used, where it has none."""
         return ChatTemplate(self.hf)
+
+    @cached_property
+    def reasoning_markup(self) -> ReasoningMarkup | None:
+        """How the model reasons before it answers, by its chat template; None where that shows nothing."""
+        return reasoning_markup(self.chat)
+
+    @cached_property
+    def call_markup(self) -> CallMarkup | None:
+        """How the model writes calls of tools, by its chat template; None where that shows nothing."""
+        return call_markup(self.chat)
 
     @cached_property
     def generation_config(self) -> dict[str, Any]:

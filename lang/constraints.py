@@ -133,6 +133,9 @@ ConstraintSpec = (
     RegexSpec | ChoicesSpec | SchemaSpec | GrammarSpec | SubstringSpec | TagsSpec | ToolsSpec | ReasoningSpec
 )
 
+DEFAULT_REASONING = ("<think>", "</think>")
+"""Markup around reasoning where neither the program nor a model's template says it."""
+
 ALL_CONSTRAINTS = frozenset(cls.__name__ for cls in get_args(ConstraintSpec))
 """The kinds of constraint, by name: what a backend that enforces every one of them declares."""
 

@@ -23,6 +23,7 @@ from forktree.lang.constraints import (
     SubstringSpec,
 )
 from forktree.lang.errors import ConstraintError, LanguageError
+from forktree.lang.reasoning import Reasoning, reasoned
 from forktree.lang.sampling import Sampling
 from forktree.lang.tool_head import definitions_of
 from forktree.lang.tools import output_from_parallel_tools, output_from_tools
@@ -61,6 +62,7 @@ def gen(
     return_text_in_logprobs: bool | None = None,
     parallel: bool | int = False,
     document: str | None = None,
+    reasoning: bool | Reasoning = False,
     **constraint: Any,
 ) -> ir.Gen | ir.Select:
     """The model continues the text; the value is read as `s[name]`.
@@ -71,6 +73,9 @@ def gen(
     the model's own.
 
     With `schema=` and `document=` every `Verbatim` in the schema that has no document of its own is a piece of this.
+
+    With `reasoning=True` (or a `Reasoning`) the model thinks first, in the markup of its chat template. The constraint
+    is for the answer that follows; that alone is the value and the text. `s.meta(name).reasoning` is what it thought.
 
     With `tools=` the value is one `ToolCall`; with `parallel=True`, or the most calls as a number, a list of them.
 
@@ -120,6 +125,7 @@ def gen(
         output = _output_of(constraint, source) if constraint else None
     if document is not None:
         output = _bound_output(output, document, source)
+    output = reasoned(output, reasoning)
     return ir.Gen(name, sampling, output, on_budget, heal, source)
 
 

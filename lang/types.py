@@ -25,6 +25,7 @@ from forktree.lang.constraints import (
     ConstraintSpec,
     GrammarSpec,
     HasSpec,
+    ReasoningSpec,
     RegexSpec,
     SchemaSpec,
     SubstringSpec,
@@ -151,7 +152,7 @@ def output_from_spec(spec: ConstraintSpec) -> Output:
     match spec:
         case SchemaSpec():
             return Output(spec, "json", "json")
-        case RegexSpec() | ChoicesSpec() | GrammarSpec() | SubstringSpec() | TagsSpec():
+        case RegexSpec() | ChoicesSpec() | GrammarSpec() | SubstringSpec() | TagsSpec() | ReasoningSpec():
             return Output(spec)
     raise LanguageError(f"{spec!r} is not a constraint")
 

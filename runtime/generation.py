@@ -169,7 +169,7 @@ def _read(node: ir.Gen, completion: protocol.Completion, program: str) -> Any:
             f"{text[-80:]!r}; raise max_tokens",
             text=text,
         )
-    return node.output.value_of(text)
+    return node.output.value_of(text if completion.value is None else completion.value)
 
 
 # Speculation

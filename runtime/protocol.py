@@ -182,6 +182,8 @@ class Completion:
         finish_reason: "stop" (end token, stop string, or the constraint's end) or "length" (cut).
         is_complete: the constraint, if any, is satisfied by the whole text.
         stop: the stop string or token id that ended it.
+        value: the value as JSON text, where the text is a model's own markup (calls of tools).
+        reasoning: what the model thought before its answer, which is not part of `segment.text`.
         logprobs: one entry a generated token, if asked for.
     """
 
@@ -189,6 +191,8 @@ class Completion:
     finish_reason: Literal["stop", "length"]
     is_complete: bool = True
     stop: str | int | None = None
+    value: str | None = None
+    reasoning: str = ""
     usage: Usage = Usage()
     logprobs: tuple[TokenLogprob, ...] = ()
 

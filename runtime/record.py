@@ -40,6 +40,7 @@ class Meta:
         finish_reason: "stop", "length", or "select"; None for a value that the program set or joined.
         is_complete: the constraint, if there was one, is satisfied.
         stop: the stop string or token id that ended it.
+        reasoning: what the model thought before its answer, with `gen(reasoning=…)`.
         prompt_tokens, cached_tokens, completion_tokens: counts; cached ones are part of the prompt's.
         logprobs: one entry a generated token, if asked for.
         options: every option of a select, in order.
@@ -61,6 +62,7 @@ class Meta:
     outside: float | None = None
     samples: tuple[Meta, ...] = ()
     saved_tokens: int = 0
+    reasoning: str = ""
 
     @property
     def probabilities(self) -> dict[str, float]:
@@ -90,6 +92,7 @@ def meta_of(completion: Completion, samples: tuple[Meta, ...] = ()) -> Meta:
         usage.completion_tokens,
         completion.logprobs,
         samples=samples,
+        reasoning=completion.reasoning,
     )
 
 

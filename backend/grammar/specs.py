@@ -24,8 +24,10 @@ from forktree.backend.grammar.schemas import schema_term
 from forktree.backend.grammar.substrings import raw_pieces
 from forktree.backend.grammar.tags import TagsWriter
 from forktree.backend.grammar.terms import Term, Terms
+from forktree.backend.grammar.work import COMPILE_STEPS
 from forktree.backend.vocabulary import Vocabulary
 from forktree.lang.constraints import (
+    DEFAULT_REASONING,
     ChoicesSpec,
     GrammarSpec,
     ReasoningSpec,
@@ -37,7 +39,6 @@ from forktree.lang.constraints import (
 )
 from forktree.lang.tools import schema_of_calls
 
-DEFAULT_REASONING = ("<think>", "</think>")
 MAX_BLANK_LINES = 2  # between reasoning and what follows it
 
 _UNSPELLED = "this tokenizer's tokens cannot spell any legal output"
@@ -47,7 +48,7 @@ _WITH_MARKUP = TagsSpec | ReasoningSpec | Markup | Until | Concat | OneOf | Repe
 def automaton_of(spec: Spec, spelling: Spelling = Spelling()) -> Automaton:
     """
     Raises:
-        ConstraintError: the constraint cannot be honoured in full, or nothing satisfies it.
+        ConstraintError: the constraint cannot be honoured in full, nothing satisfies it, or it takes too much work.
     """
     terms = Terms()
 
@@ -58,13 +59,14 @@ def automaton_of(spec: Spec, spelling: Spelling = Spelling()) -> Automaton:
         return automaton_of(spec, Spelling.of(vocabulary))
 
     has_markup = isinstance(spec, _WITH_MARKUP)
-    return Automaton(
-        terms,
-        term_of(terms, spec, spelling),
-        refusal=_refusal(spec) if spelling.alphabet is None else _UNSPELLED,
-        respelled=respelled if has_markup or isinstance(spec, GrammarSpec) else None,
-        marked=marked if has_markup else None,
-    )
+    with terms.work.limited(COMPILE_STEPS):
+        return Automaton(
+            terms,
+            term_of(terms, spec, spelling),
+            refusal=_refusal(spec) if spelling.alphabet is None else _UNSPELLED,
+            respelled=respelled if has_markup or isinstance(spec, GrammarSpec) else None,
+            marked=marked if has_markup else None,
+        )
 
 
 def term_of(terms: Terms, spec: Spec, spelling: Spelling) -> Term:
@@ -75,7 +77,7 @@ def term_of(terms: Terms, spec: Spec, spelling: Spelling) -> Term:
         case ToolsSpec():
             return schema_term(terms, schema_of_calls(spec))
         case ReasoningSpec():
-            return term_of(terms, reasoning_parts(spec), spelling)
+            return term_of(terms, reasoning_parts(spec, spec.content), spelling)
         case GrammarSpec():
             return grammar_term(terms, spec, spelling.alphabet)
         case TagsSpec():
@@ -92,13 +94,13 @@ def term_of(terms: Terms, spec: Spec, spelling: Spelling) -> Term:
     assert_never(spec)
 
 
-def reasoning_parts(spec: ReasoningSpec, *, is_open: bool = False) -> Concat:
+def reasoning_parts(spec: ReasoningSpec, content: Spec | None, *, is_open: bool = False) -> Concat:
     """Reasoning and what follows it; `is_open`: its begin is written already."""
     begin, end = spec.begin or DEFAULT_REASONING[0], spec.end or DEFAULT_REASONING[1]
     reasoning: tuple[Spec, ...] = (Until(end),) if is_open else (Markup(begin), Until(end))
-    if spec.content is None:
+    if content is None:
         return Concat((*reasoning, Until()))
-    return Concat((*reasoning, RegexSpec(f"\\n{{0,{MAX_BLANK_LINES}}}"), spec.content))
+    return Concat((*reasoning, RegexSpec(f"\\n{{0,{MAX_BLANK_LINES}}}"), content))
 
 
 def _cut(terms: Terms, term: Term, alphabet: Alphabet | None) -> Term:
