@@ -62,9 +62,10 @@ class Local:
         model: an alias ("smollm2-135m"), a folder, a GGUF file or a hub id.
         device: "auto" or "cpu".
         dtype: of activations: "auto" or "float32".
-        quantize: weights: "none" keeps float32, "fp16" packs them, "auto" takes fp16 where that is exact and fast,
-            else float32. "int8" and "q4" are faster and less faithful: 8-bit blocks, or the 4-bit and 8-bit blocks
-            that the weights were made of, times activations in 8-bit blocks (benchmarks/quality.py).
+        quantize: precision of the linear layers. "none" keeps float32, "fp16" packs the weights. "auto" keeps the
+            4-bit and 8-bit blocks that weights were made of and multiplies them by activations of 16 bits, which
+            loses nothing in practice; other weights are fp16. "int8" and "q4" are faster and less faithful:
+            8-bit blocks, or those that the weights were made of, times activations of 8 bits (docs/performance.md).
         kv_tokens: tokens of the KV pool; None takes a share of the free memory.
         page_size: tokens of a page of the pool, a power of two; None is 16.
         max_running: most sequences computed at a time; None is 64.

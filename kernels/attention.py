@@ -7,8 +7,11 @@ out of the page tables: a split that many sequences share is one item of the pla
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 
+from forktree.kernels import structs
 from forktree.kernels.attention_plan import AttentionPlan, plan_attention
 from forktree.kernels.checks import ShapeError, check_tensor
 from forktree.kernels.exact import exp, tree_sum
@@ -64,31 +67,37 @@ def _native(
     out = torch.empty_like(q)
     partial = q.new_empty(plan.num_pairs, q_heads, padded_dim)
     stats = q.new_empty(plan.num_pairs, q_heads, 2)
-    native.library.ft_attend(
-        q.data_ptr(),
-        k_pages.data_ptr(),
-        v_pages.data_ptr(),
-        out.data_ptr(),
-        partial.data_ptr(),
-        stats.data_ptr(),
-        plan.item_page_start.data_ptr(),
-        plan.item_pages.data_ptr(),
-        plan.item_unit.data_ptr(),
-        plan.item_start.data_ptr(),
-        plan.entry_row.data_ptr(),
-        plan.entry_count.data_ptr(),
-        plan.entry_pair.data_ptr(),
-        plan.row_pair_start.data_ptr(),
-        plan.num_items,
-        plan.num_rows,
-        q_heads,
-        k_pages.shape[2],
-        head_dim,
-        plan.split,
-        scale,
-        native.num_threads,
+    task = structs.Attention(
+        q=q.data_ptr(),
+        k_pages=k_pages.data_ptr(),
+        v_pages=v_pages.data_ptr(),
+        partial=partial.data_ptr(),
+        stats=stats.data_ptr(),
+        plan=native_plan(plan),
+        q_heads=q_heads,
+        kv_heads=k_pages.shape[2],
+        head_dim=head_dim,
+        scale=scale,
     )
+    native.library.ft_attend(ctypes.byref(task), out.data_ptr(), native.num_threads)
     return out
+
+
+def native_plan(plan: AttentionPlan) -> structs.AttentionPlan:
+    """The plan as the native library reads it; valid while `plan` lives."""
+    return structs.AttentionPlan(
+        item_page_start=plan.item_page_start.data_ptr(),
+        item_pages=plan.item_pages.data_ptr(),
+        item_unit=plan.item_unit.data_ptr(),
+        item_start=plan.item_start.data_ptr(),
+        entry_row=plan.entry_row.data_ptr(),
+        entry_count=plan.entry_count.data_ptr(),
+        entry_pair=plan.entry_pair.data_ptr(),
+        row_pair_start=plan.row_pair_start.data_ptr(),
+        items=plan.num_items,
+        rows=plan.num_rows,
+        split=plan.split,
+    )
 
 
 def _reference(q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, plan: AttentionPlan) -> torch.Tensor:

@@ -2,6 +2,8 @@
 // The contract is in attention.py. A query is one (row, query head); its partial result over a split is
 //   m = max score,  l = Σ exp(score − m),  o = Σ exp(score − m) · v        (tokens in order, one FMA each)
 // and comes out of the same instructions whether the split is read for it alone or for many.
+#include "attention.h"
+
 #include "simd.h"
 
 namespace {
@@ -169,95 +171,114 @@ void attend_queries(int n, const float* q, const float* kt, const float* const* 
     }
 }
 
+// The rows of keys and values that an item reads, in order of position; returns how many.
+int64_t list_slots(const Attention& a, int64_t item, int64_t head, const float** keys, const float** values) {
+    const AttentionPlan& plan = a.plan;
+    const int64_t stride = a.kv_heads * a.head_dim, unit = plan.item_unit[item];
+    int64_t count = 0;
+    for (int32_t e = plan.item_start[item]; e < plan.item_start[item + 1]; e++)
+        if (plan.entry_count[e] > count) count = plan.entry_count[e];
+    const int32_t* pages = plan.item_pages + plan.item_page_start[item];
+    for (int64_t t = 0, page = 0; t < count; page++)
+        for (int64_t offset = 0; offset < unit && t < count; offset++, t++) {
+            const int64_t at = ((int64_t)pages[page] * unit + offset) * stride + head * a.head_dim;
+            keys[t] = a.k_pages + at;
+            values[t] = a.v_pages + at;
+        }
+    return count;
+}
+
+// Values whose head is no whole number of vectors, padded with zeros.
+void pad_values(const float** values, int64_t count, const Shape& s, float* copy) {
+    for (int64_t t = 0; t < count; t++) {
+        std::memcpy(copy + t * s.padded_dim, values[t], s.head_dim * sizeof(float));
+        std::memset(copy + t * s.padded_dim + s.head_dim, 0, (s.padded_dim - s.head_dim) * sizeof(float));
+        values[t] = copy + t * s.padded_dim;
+    }
+}
+
 }  // namespace
+
+namespace attention {
+
+int64_t padded_dim(int64_t head_dim) { return (head_dim + LANES - 1) / LANES * LANES; }
+
+int64_t scratch_floats(int64_t head_dim, int64_t split) {
+    const int64_t padded = padded_dim(head_dim), pointers = 2 * sizeof(float*) / sizeof(float);
+    return head_dim * split + BLOCK * (head_dim + split + padded) + split * (padded + pointers);
+}
+
+void attend_item(const Attention& a, int64_t item, int64_t head, float* scratch) {
+    const AttentionPlan& plan = a.plan;
+    const Shape s{a.q_heads, a.kv_heads, a.head_dim, padded_dim(a.head_dim), plan.split};
+    const int64_t group = a.q_heads / a.kv_heads;
+    auto** keys = reinterpret_cast<const float**>(scratch);
+    const float** values = keys + s.split;
+    float* kt = reinterpret_cast<float*>(values + s.split);
+    float* qs = kt + s.head_dim * s.split;
+    float* scores = qs + BLOCK * s.head_dim;
+    float* acc = scores + BLOCK * s.split;
+    const int64_t count = list_slots(a, item, head, keys, values);
+    transpose_keys(keys, values, count, s, kt);
+    if (s.padded_dim != s.head_dim) pad_values(values, count, s, acc + BLOCK * s.padded_dim);
+    const int32_t first = plan.item_start[item];
+    const int64_t queries = (plan.item_start[item + 1] - first) * group;
+    for (int64_t begin = 0; begin < queries; begin += BLOCK) {
+        const int n = queries - begin < BLOCK ? (int)(queries - begin) : BLOCK;
+        int32_t counts[BLOCK];
+        MaxSum ms[BLOCK];
+        for (int j = 0; j < n; j++) {
+            const int32_t e = first + (int32_t)((begin + j) / group);
+            const float* from = a.q + (plan.entry_row[e] * s.q_heads + head * group + (begin + j) % group) * s.head_dim;
+            counts[j] = plan.entry_count[e];
+            for (int64_t d = 0; d < s.head_dim; d++) qs[j * s.head_dim + d] = from[d] * a.scale;
+        }
+        attend_queries(n, qs, kt, values, s, counts, scores, acc, ms);
+        for (int j = 0; j < n; j++) {
+            const int32_t e = first + (int32_t)((begin + j) / group);
+            const int64_t at = plan.entry_pair[e] * s.q_heads + head * group + (begin + j) % group;
+            std::memcpy(a.partial + at * s.padded_dim, acc + j * s.padded_dim, s.padded_dim * sizeof(float));
+            a.stats[2 * at] = ms[j].max;
+            a.stats[2 * at + 1] = ms[j].sum;
+        }
+    }
+}
+
+// A row's partials lie together, in order of their splits.
+void merge_head(const Attention& a, int64_t row, int64_t head, float* scratch, float* out) {
+    const int64_t padded = padded_dim(a.head_dim);
+    const int32_t begin = a.plan.row_pair_start[row], end = a.plan.row_pair_start[row + 1];
+    float max = -INFINITY, sum = 0.0f;
+    for (int32_t p = begin; p < end; p++) {
+        const float m = a.stats[2 * (p * a.q_heads + head)];
+        max = m > max ? m : max;
+    }
+    std::memset(scratch, 0, padded * sizeof(float));
+    for (int32_t p = begin; p < end; p++) {
+        const int64_t at = p * a.q_heads + head;
+        const float factor = vexp(splat(a.stats[2 * at] - max))[0];
+        sum = std::fma(factor, a.stats[2 * at + 1], sum);
+        for (int64_t d = 0; d < padded; d += LANES)
+            store(scratch + d, factor * load(a.partial + at * padded + d) + load(scratch + d));
+    }
+    for (int64_t d = 0; d < padded; d += LANES) store_first(out + d, load(scratch + d) / sum, a.head_dim - d);
+}
+
+}  // namespace attention
 
 extern "C" {
 
-// Plan arrays are those of AttentionPlan; `partial` is [pairs, q_heads, padded_dim], `stats` [pairs, q_heads, 2].
-void ft_attend(const float* q, const float* k_pages, const float* v_pages, float* out, float* partial, float* stats,
-               const int32_t* item_page_start, const int32_t* item_pages, const int32_t* item_unit,
-               const int32_t* item_start, const int32_t* entry_row, const int32_t* entry_count,
-               const int32_t* entry_pair, const int32_t* row_pair_start, int64_t items, int64_t rows, int64_t q_heads,
-               int64_t kv_heads, int64_t head_dim, int64_t split, float scale, int32_t threads) {
-    const int64_t padded = (head_dim + LANES - 1) / LANES * LANES;
-    const Shape s{q_heads, kv_heads, head_dim, padded, split};
-    const int64_t group = q_heads / kv_heads;
-    const int64_t token_stride = kv_heads * head_dim;
+void ft_attend(const Attention* a, float* out, int32_t threads) {
+    const int64_t heads = a->q_heads;
 #pragma omp parallel num_threads(threads)
     {
-        Scratch scratch(head_dim * split + BLOCK * (head_dim + split + padded) + split * (padded + 2 * sizeof(float*) / sizeof(float)));
-        float* kt = scratch.data;
-        float* qs = kt + head_dim * split;
-        float* scores = qs + BLOCK * head_dim;
-        float* acc = scores + BLOCK * split;
-        float* v_copy = acc + BLOCK * padded;
-        const float** keys = static_cast<const float**>(std::malloc(2 * split * sizeof(float*)));
-        const float** values = keys + split;
+        Scratch scratch(attention::scratch_floats(a->head_dim, a->plan.split));
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t work = 0; work < items * kv_heads; work++) {
-            const int64_t item = work / kv_heads, head = work % kv_heads;
-            const int32_t first = item_start[item], last = item_start[item + 1];
-            int64_t count = 0;
-            for (int32_t e = first; e < last; e++)
-                if (entry_count[e] > count) count = entry_count[e];
-            const int32_t* pages = item_pages + item_page_start[item];
-            const int64_t unit = item_unit[item];
-            for (int64_t t = 0, page = 0; t < count; page++)
-                for (int64_t offset = 0; offset < unit && t < count; offset++, t++) {
-                    int64_t at = ((int64_t)pages[page] * unit + offset) * token_stride + head * head_dim;
-                    keys[t] = k_pages + at;
-                    values[t] = v_pages + at;
-                }
-            transpose_keys(keys, values, count, s, kt);
-            if (padded != head_dim)
-                for (int64_t t = 0; t < count; t++) {
-                    std::memcpy(v_copy + t * padded, values[t], head_dim * sizeof(float));
-                    std::memset(v_copy + t * padded + head_dim, 0, (padded - head_dim) * sizeof(float));
-                    values[t] = v_copy + t * padded;
-                }
-            const int64_t queries = (last - first) * group;
-            for (int64_t begin = 0; begin < queries; begin += BLOCK) {
-                const int n = queries - begin < BLOCK ? (int)(queries - begin) : BLOCK;
-                int32_t counts[BLOCK];
-                MaxSum ms[BLOCK];
-                for (int j = 0; j < n; j++) {
-                    const int32_t e = first + (int32_t)((begin + j) / group);
-                    const float* from = q + (entry_row[e] * q_heads + head * group + (begin + j) % group) * head_dim;
-                    counts[j] = entry_count[e];
-                    for (int64_t d = 0; d < head_dim; d++) qs[j * head_dim + d] = from[d] * scale;
-                }
-                attend_queries(n, qs, kt, values, s, counts, scores, acc, ms);
-                for (int j = 0; j < n; j++) {
-                    const int32_t e = first + (int32_t)((begin + j) / group);
-                    const int64_t at = entry_pair[e] * q_heads + head * group + (begin + j) % group;
-                    std::memcpy(partial + at * padded, acc + j * padded, padded * sizeof(float));
-                    stats[2 * at] = ms[j].max;
-                    stats[2 * at + 1] = ms[j].sum;
-                }
-            }
-        }
-        std::free(keys);
-        // A row's partials lie together, in order of their splits.
+        for (int64_t work = 0; work < a->plan.items * a->kv_heads; work++)
+            attention::attend_item(*a, work / a->kv_heads, work % a->kv_heads, scratch.data);
 #pragma omp for schedule(static)
-        for (int64_t work = 0; work < rows * q_heads; work++) {
-            const int64_t row = work / q_heads, head = work % q_heads;
-            float max = -INFINITY;
-            for (int32_t p = row_pair_start[row]; p < row_pair_start[row + 1]; p++) {
-                float m = stats[2 * (p * q_heads + head)];
-                max = m > max ? m : max;
-            }
-            float sum = 0.0f;
-            std::memset(acc, 0, padded * sizeof(float));
-            for (int32_t p = row_pair_start[row]; p < row_pair_start[row + 1]; p++) {
-                const int64_t at = p * q_heads + head;
-                const float factor = vexp(splat(stats[2 * at] - max))[0];
-                sum = std::fma(factor, stats[2 * at + 1], sum);
-                for (int64_t d = 0; d < padded; d += LANES)
-                    store(acc + d, factor * load(partial + at * padded + d) + load(acc + d));
-            }
-            for (int64_t d = 0; d < padded; d += LANES)
-                store_first(out + (row * q_heads + head) * head_dim + d, load(acc + d) / sum, head_dim - d);
-        }
+        for (int64_t work = 0; work < a->plan.rows * heads; work++)
+            attention::merge_head(*a, work / heads, work % heads, scratch.data, out + work * a->head_dim);
     }
 }
 

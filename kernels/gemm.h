@@ -22,11 +22,35 @@ constexpr int64_t block_bytes(Format f) { return word_bytes(f) + (f == Format::F
 static inline int64_t panel_bytes(Format f, int64_t blocks) { return (blocks * block_bytes(f) + 63) / 64 * 64; }
 
 // 32 inputs of a row: x ≈ scale · q; sum = scale · Σ q; offset = -128 · Σ q undoes the shift of 8-bit weights.
+// q is one int8, or two digits of a 16-bit number, the high one first: q = 256 · q[0] + q[1].
+template <int DIGITS>
 struct Activation {
-    int8_t q[BLOCK_SIZE];
+    int8_t q[DIGITS][BLOCK_SIZE];
     float scale, sum;
     int32_t offset, unused;
 };
+constexpr float largest_q(int digits) { return digits == 1 ? 127.0f : 32512.0f; }  // 127 · 256: the high digit fits
+
+// A linear layer as the library sees it (`FtLinear` of native.py). `bias` may be null.
+struct Linear {
+    const uint8_t* panels;
+    const float* bias;
+    int64_t outputs, blocks;
+    int32_t format, digits;
+};
+
+// What other sources build on; defined in gemm_cpu.cpp. Activations of `rows` rows lie as gemm_cpu.cpp says; a range
+// of rows begins at a multiple of `row_tile()`.
+namespace gemm {
+int64_t row_tile();
+int64_t activation_bytes(int64_t rows, int64_t blocks, int32_t digits);
+void quantize_row(const float* x, int64_t row, int64_t rows, int64_t blocks, int32_t digits, void* activations);
+void quantize_block(const float* x, int64_t block, int64_t row, int64_t rows, int64_t blocks, int32_t digits,
+                    void* activations);
+// The 16 outputs of a panel for rows [first, end): row r to out + (r − first) · stride.
+void multiply_panel(const Linear& layer, int64_t panel, const void* activations, int64_t first, int64_t end,
+                    int64_t rows, float* out, int64_t stride);
+}  // namespace gemm
 
 static inline float from_half(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023, bits;
@@ -67,6 +91,8 @@ static inline Bytes load_bytes(const uint8_t* p) { return _mm512_load_si512(p); 
 static inline Bytes low_half(Bytes x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 static inline Bytes high_half(Bytes x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
 static inline Ints start(int32_t x) { return _mm512_set1_epi32(x); }
+static inline Ints next_digit(Ints x) { return _mm512_slli_epi32(x, 8); }
+static inline Ints plus(Ints x, int32_t y) { return _mm512_add_epi32(x, _mm512_set1_epi32(y)); }
 template <Format F>
 static inline Ints dot4(Ints sum, Bytes weights, const int8_t* x) {
     int32_t word;
@@ -80,9 +106,16 @@ static inline Floats add_product(Floats sum, Floats a, float b) { return _mm512_
 static inline void store_floats(float* p, Floats x) { _mm512_storeu_ps(p, x); }
 static inline float max_of(vf x) { return _mm512_reduce_max_ps((__m512)x); }
 static inline bool any_of(vi x) { return _mm512_test_epi32_mask((__m512i)x, (__m512i)x) != 0; }
-static inline int32_t round_to_bytes(vf x, int8_t* out) {
+static inline int32_t round_to_digits(vf x, int8_t* out) {
     const __m512i whole = _mm512_cvtps_epi32((__m512)x);
     _mm_storeu_si128((__m128i*)out, _mm512_cvtepi32_epi8(whole));
+    return _mm512_reduce_add_epi32(whole);
+}
+static inline int32_t round_to_digits(vf x, int8_t* high, int8_t* low) {
+    const __m512i whole = _mm512_cvtps_epi32((__m512)x);
+    const __m512i top = _mm512_srai_epi32(_mm512_add_epi32(whole, _mm512_set1_epi32(128)), 8);
+    _mm_storeu_si128((__m128i*)high, _mm512_cvtepi32_epi8(top));
+    _mm_storeu_si128((__m128i*)low, _mm512_cvtepi32_epi8(whole));  // the low byte of q is that of q − 256 · high
     return _mm512_reduce_add_epi32(whole);
 }
 
@@ -105,12 +138,18 @@ static inline Bytes high_half(Bytes x) {
     return low_half({{_mm256_srli_epi16(x.half[0], 4), _mm256_srli_epi16(x.half[1], 4)}});
 }
 static inline Ints start(int32_t x) { return {{_mm256_set1_epi32(x), _mm256_set1_epi32(x)}}; }
+static inline Ints next_digit(Ints x) { return {{_mm256_slli_epi32(x.half[0], 8), _mm256_slli_epi32(x.half[1], 8)}}; }
+static inline Ints plus(Ints x, int32_t y) {
+    const __m256i all = _mm256_set1_epi32(y);
+    return {{_mm256_add_epi32(x.half[0], all), _mm256_add_epi32(x.half[1], all)}};
+}
 template <Format F>
 static inline __m256i dot4_half(__m256i sum, __m256i weights, __m256i x) {
     if (F == Format::EIGHT_BIT) {
-        weights = _mm256_xor_si256(weights, _mm256_set1_epi8((char)0x80));
-        x = _mm256_sign_epi8(x, weights);
-        weights = _mm256_abs_epi8(weights);
+        // |x| · (±w): a digit may be −128, which has no opposite; a weight is at least −127.
+        const __m256i w = _mm256_sign_epi8(_mm256_xor_si256(weights, _mm256_set1_epi8((char)0x80)), x);
+        weights = _mm256_abs_epi8(x);
+        x = w;
     }
     return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(weights, x), _mm256_set1_epi16(1)));
 }
@@ -159,6 +198,8 @@ static inline Bytes high_half(Bytes x) {
     return x;
 }
 static inline Ints start(int32_t x) { return splat(x); }
+static inline Ints next_digit(Ints x) { return x * 256; }
+static inline Ints plus(Ints x, int32_t y) { return x + splat(y); }
 template <Format F>
 static inline Ints dot4(Ints sum, const Bytes& weights, const int8_t* x) {
     int32_t out[LANES];
@@ -191,13 +232,26 @@ static inline bool any_of(vi x) {
 }
 // Round to nearest, ties to even; returns the sum. (Not by adding a large number: a compiler may fuse that with the
 // product before it, and then another machine rounds otherwise.)
-static inline int32_t round_to_bytes(vf x, int8_t* out) {
+static inline int32_t round_to_digits(vf x, int8_t* out) {
     float values[LANES];
     store(values, x);
     int32_t sum = 0;
     for (int i = 0; i < LANES; i++) {
         const auto whole = (int32_t)std::lrintf(values[i]);
         out[i] = (int8_t)whole;
+        sum += whole;
+    }
+    return sum;
+}
+static inline int32_t round_to_digits(vf x, int8_t* high, int8_t* low) {
+    float values[LANES];
+    store(values, x);
+    int32_t sum = 0;
+    for (int i = 0; i < LANES; i++) {
+        const auto whole = (int32_t)std::lrintf(values[i]);
+        const int32_t top = (whole + 128 + (1 << 16)) / 256 - 256;  // floored: the sum is positive
+        high[i] = (int8_t)top;
+        low[i] = (int8_t)(whole - 256 * top);
         sum += whole;
     }
     return sum;

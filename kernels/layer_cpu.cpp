@@ -1,6 +1,8 @@
 // What stands between the linear layers: RMS norm with the residual added, rotary positions with the write of
 // keys and values to their slots, SiLU · up, and the log-sum-exp of a row of logits. Contracts are in norm.py,
 // rotary.py, activation.py and logits.py. A row is computed by one thread, in one order.
+#include "layer.h"
+
 #include "simd.h"
 
 namespace {
@@ -42,18 +44,41 @@ inline void rotate_head(const float* x, const float* norm, float eps, const floa
 
 }  // namespace
 
+namespace layer {
+
+void add_and_normalize(float* residual, const float* delta, const float* weight, int64_t n, float eps, float* out) {
+    if (delta)
+        for (int64_t d = 0; d < n; d++) residual[d] += delta[d];
+    scale_row(residual, weight, n, inverse_rms(residual, n, eps), out);
+}
+
+void rotate_and_write(const Rotary& r, int64_t row, const float* qkv, float* q, float* k_pages, float* v_pages,
+                      float* scratch) {
+    const int64_t n = r.head_dim, width = r.kv_heads * n;
+    const float *c = r.cos + r.positions[row] * (n / 2), *s = r.sin + r.positions[row] * (n / 2);
+    float* k = k_pages + r.slots[row] * width;
+    for (int64_t h = 0; h < r.q_heads; h++, qkv += n) rotate_head(qkv, r.q_norm, r.eps, c, s, n, scratch, q + h * n);
+    for (int64_t h = 0; h < r.kv_heads; h++, qkv += n) rotate_head(qkv, r.k_norm, r.eps, c, s, n, scratch, k + h * n);
+    std::memcpy(v_pages + r.slots[row] * width, qkv, width * sizeof(float));
+}
+
+void silu_mul(const float* gate, const float* up, float* out, int64_t n) {
+    for (int64_t d = 0; d < n; d += LANES) {
+        vf g = load_first(gate + d, n - d), u = load_first(up + d, n - d);
+        store_first(out + d, g / (vexp(-g) + 1.0f) * u, n - d);
+    }
+}
+
+}  // namespace layer
+
 extern "C" {
 
 // `delta` may be null; otherwise residual += delta first, in place.
 void ft_rms_norm(float* residual, const float* delta, const float* weight, float* out, int64_t rows, int64_t n,
                  float eps, int32_t threads) {
 #pragma omp parallel for num_threads(threads) if (rows > FEW_ROWS) schedule(static)
-    for (int64_t row = 0; row < rows; row++) {
-        float* x = residual + row * n;
-        if (delta)
-            for (int64_t d = 0; d < n; d++) x[d] += delta[row * n + d];
-        scale_row(x, weight, n, inverse_rms(x, n, eps), out + row * n);
-    }
+    for (int64_t row = 0; row < rows; row++)
+        layer::add_and_normalize(residual + row * n, delta ? delta + row * n : nullptr, weight, n, eps, out + row * n);
 }
 
 // qkv rows are [q_heads | kv_heads | kv_heads] × head_dim. Norm weights may be null.
@@ -61,35 +86,23 @@ void ft_rotate_and_write(const float* qkv, const float* cos, const float* sin, c
                          const int64_t* slots, const float* q_norm, const float* k_norm, float eps, float* q,
                          float* k_pages, float* v_pages, int64_t rows, int64_t q_heads, int64_t kv_heads,
                          int64_t head_dim, int32_t threads) {
-    const int64_t width = (q_heads + 2 * kv_heads) * head_dim, half = head_dim / 2;
+    const Rotary r{cos, sin, q_norm, k_norm, positions, slots, q_heads, kv_heads, head_dim, eps};
+    const int64_t width = (q_heads + 2 * kv_heads) * head_dim;
 #pragma omp parallel num_threads(threads) if (rows > FEW_ROWS)
     {
-        Scratch normed(head_dim);
+        Scratch scratch(head_dim);
 #pragma omp for schedule(static)
-        for (int64_t row = 0; row < rows; row++) {
-            const float* x = qkv + row * width;
-            const float *c = cos + positions[row] * half, *s = sin + positions[row] * half;
-            float* k = k_pages + slots[row] * kv_heads * head_dim;
-            float* v = v_pages + slots[row] * kv_heads * head_dim;
-            for (int64_t h = 0; h < q_heads; h++, x += head_dim)
-                rotate_head(x, q_norm, eps, c, s, head_dim, normed.data, q + (row * q_heads + h) * head_dim);
-            for (int64_t h = 0; h < kv_heads; h++, x += head_dim)
-                rotate_head(x, k_norm, eps, c, s, head_dim, normed.data, k + h * head_dim);
-            std::memcpy(v, x, kv_heads * head_dim * sizeof(float));
-        }
+        for (int64_t row = 0; row < rows; row++)
+            layer::rotate_and_write(r, row, qkv + row * width, q + row * q_heads * head_dim, k_pages, v_pages,
+                                    scratch.data);
     }
 }
 
 // gate_up rows are [gate | up]; out = gate / (1 + exp(-gate)) · up.
 void ft_silu_mul(const float* gate_up, float* out, int64_t rows, int64_t n, int32_t threads) {
 #pragma omp parallel for num_threads(threads) if (rows > FEW_ROWS) schedule(static)
-    for (int64_t row = 0; row < rows; row++) {
-        const float *gate = gate_up + 2 * row * n, *up = gate + n;
-        for (int64_t d = 0; d < n; d += LANES) {
-            vf g = load_first(gate + d, n - d), u = load_first(up + d, n - d);
-            store_first(out + row * n + d, g / (vexp(-g) + 1.0f) * u, n - d);
-        }
-    }
+    for (int64_t row = 0; row < rows; row++)
+        layer::silu_mul(gate_up + 2 * row * n, gate_up + 2 * row * n + n, out + row * n, n);
 }
 
 // Natural log of Σ exp(logit) of the chosen rows; a NaN among the logits gives NaN.
@@ -122,6 +135,6 @@ void ft_logsumexp(const float* logits, const int64_t* chosen, double* out, int64
 }
 
 // Version of this interface: the loader refuses a library that says another.
-int32_t ft_abi(void) { return 2; }
+int32_t ft_abi(void) { return 3; }
 
 }  // extern "C"

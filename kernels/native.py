@@ -30,26 +30,28 @@ import torch
 
 _log = logging.getLogger("forktree.kernels")
 
-_SOURCES = ("attention_cpu.cpp", "layer_cpu.cpp", "gemm_cpu.cpp", "gemm_pack.cpp")
-_HEADERS = ("simd.h", "gemm.h")
+_SOURCES = ("attention_cpu.cpp", "layer_cpu.cpp", "gemm_cpu.cpp", "gemm_pack.cpp", "step_cpu.cpp")
+_HEADERS = ("simd.h", "gemm.h", "attention.h", "layer.h", "team.h")
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=c++17", "-fPIC", "-fno-math-errno")
-_ABI = 2
+_ABI = 3
 _BUILD_TIMEOUT_S = 120.0
 _NAME = "kernels.so"
 
 _F, _P = ctypes.c_float, ctypes.c_void_p
 _I, _N = ctypes.c_int64, ctypes.c_int32
 _SIGNATURES: dict[str, tuple[type, ...]] = {
-    "ft_attend": (*[_P] * 14, *[_I] * 6, _F, _N),
+    "ft_attend": (_P, _P, _N),
     "ft_rms_norm": (*[_P] * 4, _I, _I, _F, _N),
     "ft_rotate_and_write": (*[_P] * 7, _F, *[_P] * 3, *[_I] * 4, _N),
     "ft_silu_mul": (_P, _P, _I, _I, _N),
     "ft_logsumexp": (_P, _P, _P, _I, _I, _N),
-    "ft_gemm": (*[_P] * 4, *[_I] * 3, _N, _N),
+    "ft_gemm": (_P, _P, _P, _I, _N),
     "ft_gemm_bytes": (_I, _I, _N),
     "ft_gemm_pack": (_P, _I, _I, _P, _N, _N),
+    "ft_step": (_P, _P, _N),
+    "ft_step_floats": (_P, *[_I] * 4, _N),
 }
-_RESULTS = {"ft_gemm_bytes": _I, "ft_gemm_pack": _I}
+_RESULTS = {"ft_gemm_bytes": _I, "ft_gemm_pack": _I, "ft_step_floats": _I}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

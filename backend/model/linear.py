@@ -16,7 +16,7 @@ from typing import Literal, Protocol, get_args
 
 import torch
 
-from forktree.kernels.gemm import multiply_blocks
+from forktree.kernels.gemm import Activations, multiply_blocks
 from forktree.kernels.gemm_weights import Format, PackedWeights, can_pack, recover_weights, round_weights
 from forktree.kernels.native import Native
 from forktree.lang.errors import ModelError
@@ -25,7 +25,17 @@ _log = logging.getLogger("forktree.model")
 
 Quantize = Literal["auto", "none", "fp16", "int8", "q4"]
 QUANTIZE: tuple[str, ...] = get_args(Quantize)
+Part = Literal["qkv", "output", "gate_up", "down", "head"]
+"""Which linear layer of the model it is."""
+
 MAX_ROWS = 64
+_AUTO_ACTIVATIONS: dict[Part, Activations] = {
+    "qkv": Activations.SIXTEEN_BIT,
+    "output": Activations.SIXTEEN_BIT,
+    "gate_up": Activations.SIXTEEN_BIT,
+    "down": Activations.SIXTEEN_BIT,
+    "head": Activations.SIXTEEN_BIT,
+}
 _CHECKED_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 15, 16, 17, 24, 31, 32, 33, 47, 48, 63, 64)
 _LARGEST_FP16 = 65504.0
 
@@ -86,19 +96,26 @@ def _in_blocks(x: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor])
 
 
 class BlockLinear:
-    """Weights in blocks of 4 or 8 bits, activations in int8 with a scale for every 32 of a row (kernels/gemm.py)."""
+    """Weights in blocks of 4 or 8 bits, activations of 8 or 16 with a scale for every 32 of a row (kernels/gemm.py)."""
 
-    def __init__(self, weights: PackedWeights, bias: torch.Tensor | None, native: Native | None) -> None:
-        self._weights = weights
-        self._bias = bias
+    def __init__(
+        self,
+        weights: PackedWeights,
+        bias: torch.Tensor | None,
+        native: Native | None,
+        activations: Activations = Activations.SIXTEEN_BIT,
+    ) -> None:
+        self.weights = weights
+        self.bias = bias
+        self.activations = activations
         self._native = native
 
     @property
     def format(self) -> Format:
-        return self._weights.format
+        return self.weights.format
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return multiply_blocks(x, self._weights, self._bias, native=self._native)
+        return multiply_blocks(x, self.weights, self.bias, activations=self.activations, native=self._native)
 
 
 class LinearFactory:
@@ -108,10 +125,12 @@ class LinearFactory:
         quantize: one of `QUANTIZE`.
             "none"  float32, packed.
             "fp16"  weights in fp16.
-            "int8"  weights rounded to 8-bit blocks, activations in int8 blocks.
+            "int8"  weights rounded to 8-bit blocks, activations in 8-bit blocks.
             "q4"    like "int8", but a layer whose weights were made of 4-bit blocks keeps just these.
-            "auto"  fp16 where the library has it and the weights fit, else float32.
-            A layer whose inputs are no multiple of 32 is never in blocks; it is as "auto" has it.
+            "auto"  a layer whose weights were made of 4-bit or 8-bit blocks keeps just these, and its activations
+                    have as many bits as its part needs (`_AUTO_ACTIVATIONS`); other layers, and all of them where
+                    there are no native kernels, are fp16 where the library has it and the weights fit, else float32.
+            A layer whose inputs are no multiple of 32 is never in blocks; it is fp16 or float32 likewise.
         native: the library that makes blocks fast; without it they take the plain torch path, which is slow.
     """
 
@@ -121,15 +140,15 @@ class LinearFactory:
             raise ValueError(f'quantize must be {names} or "{QUANTIZE[-1]}", not {quantize!r}')
         self._quantize = quantize
         self._native = native
-        self._holds: dict[tuple[type[Linear], tuple[int, ...]], bool] = {}
+        self._holds: dict[tuple[object, ...], bool] = {}
 
-    def make(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    def make(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, part: Part = "down") -> Linear:
         """The first kind that is exact here for this shape: weight [out, in], bias [out].
 
         Raises:
             ModelError: fp16 was asked for and cannot be had.
         """
-        for linear in self._candidates(weight.contiguous(), bias):
+        for linear in self._candidates(weight.contiguous(), bias, part):
             if self._holds_for(linear, weight):
                 return linear
         if self._quantize == "fp16":
@@ -137,10 +156,11 @@ class LinearFactory:
         _log.info("no packed linear path is exact here for %s; computing row by row", list(weight.shape))
         return RowwiseLinear(weight, bias)
 
-    def _candidates(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Iterator[Linear]:
+    def _candidates(self, weight: torch.Tensor, bias: torch.Tensor | None, part: Part) -> Iterator[Linear]:
         """Kinds in order of preference, each made when it is asked for."""
-        if self._quantize in ("int8", "q4") and can_pack(weight):
-            yield BlockLinear(self._pack(weight), bias, self._native)
+        if (packed := self._pack(weight)) is not None:
+            activations = _AUTO_ACTIVATIONS[part] if self._quantize == "auto" else Activations.EIGHT_BIT
+            yield BlockLinear(packed, bias, self._native, activations)
         if self._quantize != "none":
             fits = float(weight.abs().max()) <= _LARGEST_FP16
             if fits and "fbgemm" in torch.backends.quantized.supported_engines:
@@ -151,15 +171,25 @@ class LinearFactory:
         if self._quantize != "fp16" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             yield PackedLinear(weight, bias)
 
-    def _pack(self, weight: torch.Tensor) -> PackedWeights:
-        if self._quantize == "q4":
-            packed = recover_weights(weight, Format.FOUR_BIT, native=self._native)
-            if packed is not None:
-                return packed
+    def _pack(self, weight: torch.Tensor) -> PackedWeights | None:
+        """The weights in blocks; None where this quantisation has none for them."""
+        if self._quantize not in ("auto", "int8", "q4") or not can_pack(weight):
+            return None
+        if self._quantize == "auto":
+            if self._native is None:
+                return None
+            found = (recover_weights(weight, format, native=self._native) for format in Format)
+            return next((packed for packed in found if packed is not None), None)
+        if self._quantize == "q4" and (packed := recover_weights(weight, Format.FOUR_BIT, native=self._native)):
+            return packed
         return round_weights(weight, native=self._native)
 
     def _holds_for(self, linear: Linear, weight: torch.Tensor) -> bool:
-        key = (type(linear), tuple(weight.shape))
+        key = (
+            type(linear),
+            *weight.shape,
+            *((linear.format, linear.activations) if isinstance(linear, BlockLinear) else ()),
+        )
         if key not in self._holds:
             self._holds[key] = is_row_invariant(linear, weight.shape[1])
         return self._holds[key]

@@ -8,15 +8,17 @@ import torch
 
 from forktree.backend.cache.kv_pool import KVPool
 from forktree.backend.model.config import ModelConfig
-from forktree.backend.model.linear import Linear, LinearFactory
+from forktree.backend.model.linear import BlockLinear, Linear, LinearFactory, Part
 from forktree.backend.model.rope import build_rotary_table
 from forktree.backend.model.weights import Weights
 from forktree.kernels.activation import silu_mul
 from forktree.kernels.attention import attend
 from forktree.kernels.attention_plan import AttentionPlan
+from forktree.kernels.gemm_weights import Panels
 from forktree.kernels.native import Native
 from forktree.kernels.norm import add_rms_norm
 from forktree.kernels.rotary import HeadNorms, RotaryTable, rotate_and_write
+from forktree.kernels.step import NativeStep, StepLayer, StepLinear, StepShape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,9 +64,16 @@ class LlamaModel:
     head: Linear
     rotary: RotaryTable
     native: Native | None
+    step: NativeStep | None = None
 
     def forward(self, step: Step, pool: KVPool) -> torch.Tensor:
         """Write the new tokens' keys and values to the pool; logits [rows, vocab] float32 of the wanted rows."""
+        if self.step is not None:
+            return self.step.run(step.ids, step.positions, step.slots, step.plan, step.logit_rows, pool.k, pool.v)
+        return self.forward_plainly(step, pool)
+
+    def forward_plainly(self, step: Step, pool: KVPool) -> torch.Tensor:
+        """The same, one operation after another: what `NativeStep` must equal to the bit."""
         stream = self.embedding[step.ids]
         delta: torch.Tensor | None = None
         for layer, k_pages, v_pages in zip(self.layers, pool.k, pool.v, strict=True):
@@ -116,18 +125,60 @@ def build_llama(config: ModelConfig, weights: Weights, linears: LinearFactory, n
     norm = weights.take("model.norm.weight", config.hidden_size)
     output = embedding if config.tie_embeddings else weights.take("lm_head.weight", *embedding.shape)
     weights.finish(ignore=("rotary_emb.inv_freq", *(("lm_head.weight",) if config.tie_embeddings else ())))
-    return LlamaModel(config, embedding, layers, norm, linears.make(output), build_rotary_table(config), native)
+    head, rotary = linears.make(output, part="head"), build_rotary_table(config)
+    step = _build_step(config, embedding, layers, norm, head, rotary, native)
+    return LlamaModel(config, embedding, layers, norm, head, rotary, native, step)
+
+
+def _build_step(
+    config: ModelConfig,
+    embedding: torch.Tensor,
+    layers: tuple[Layer, ...],
+    norm: torch.Tensor,
+    head: Linear,
+    rotary: RotaryTable,
+    native: Native | None,
+) -> NativeStep | None:
+    """All layers as one native call, where every linear layer is in panels."""
+    last = _step_linear(head)
+    fused = [_step_layer(layer) for layer in layers]
+    if native is None or last is None or not layers or any(layer is None for layer in fused):
+        return None
+    shape = StepShape(
+        hidden=config.hidden_size,
+        inner=config.intermediate_size,
+        q_heads=config.q_heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        eps=config.norm_eps,
+    )
+    whole = [layer for layer in fused if layer is not None]
+    return NativeStep(shape, embedding=embedding, layers=whole, norm=norm, head=last, rotary=rotary, native=native)
+
+
+def _step_layer(layer: Layer) -> StepLayer | None:
+    linears = [_step_linear(linear) for linear in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+    qkv, output, gate_up, down = linears
+    if qkv is None or output is None or gate_up is None or down is None:
+        return None
+    return StepLayer(layer.attention_norm, qkv, layer.head_norms, output, layer.mlp_norm, gate_up, down)
+
+
+def _step_linear(linear: Linear) -> StepLinear | None:
+    if isinstance(linear, BlockLinear) and isinstance(linear.weights, Panels):
+        return StepLinear(linear.weights, linear.bias, linear.activations)
+    return None
 
 
 def _build_layer(config: ModelConfig, weights: Weights, linears: LinearFactory, name: str) -> Layer:
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     q_width, kv_width = config.q_heads * head_dim, config.kv_heads * head_dim
 
-    def linear(parts: dict[str, int], width: int, has_bias: bool) -> Linear:
+    def linear(kind: Part, parts: dict[str, int], width: int, has_bias: bool) -> Linear:
         """One layer from the stacked outputs of `parts` (name → outputs)."""
         weight = torch.cat([weights.take(f"{name}.{part}.weight", out, width) for part, out in parts.items()])
         biases = [weights.take(f"{name}.{part}.bias", out) for part, out in parts.items()] if has_bias else []
-        return linears.make(weight, torch.cat(biases) if biases else None)
+        return linears.make(weight, torch.cat(biases) if biases else None, part=kind)
 
     attention = {"self_attn.q_proj": q_width, "self_attn.k_proj": kv_width, "self_attn.v_proj": kv_width}
     head_norms = None
@@ -136,10 +187,10 @@ def _build_layer(config: ModelConfig, weights: Weights, linears: LinearFactory, 
         head_norms = HeadNorms(q_weight, weights.take(f"{name}.self_attn.k_norm.weight", head_dim), config.norm_eps)
     return Layer(
         attention_norm=weights.take(f"{name}.input_layernorm.weight", hidden),
-        qkv=linear(attention, hidden, config.qkv_bias),
+        qkv=linear("qkv", attention, hidden, config.qkv_bias),
         head_norms=head_norms,
-        output=linear({"self_attn.o_proj": hidden}, q_width, config.o_bias),
+        output=linear("output", {"self_attn.o_proj": hidden}, q_width, config.o_bias),
         mlp_norm=weights.take(f"{name}.post_attention_layernorm.weight", hidden),
-        gate_up=linear({"mlp.gate_proj": inner, "mlp.up_proj": inner}, hidden, config.mlp_bias),
-        down=linear({"mlp.down_proj": hidden}, inner, config.mlp_bias),
+        gate_up=linear("gate_up", {"mlp.gate_proj": inner, "mlp.up_proj": inner}, hidden, config.mlp_bias),
+        down=linear("down", {"mlp.down_proj": hidden}, inner, config.mlp_bias),
     )

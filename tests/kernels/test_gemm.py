@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import math
 import platform
 import shutil
@@ -11,8 +13,8 @@ import pytest
 import torch
 
 from forktree.kernels.checks import ShapeError
-from forktree.kernels.gemm import multiply_blocks, quantize_rows
-from forktree.kernels.gemm_weights import Blocks, Format, recover_weights, round_weights
+from forktree.kernels.gemm import Activations, multiply_blocks, native_linear, quantize_rows
+from forktree.kernels.gemm_weights import Blocks, Format, Panels, recover_weights, round_weights
 from forktree.kernels.native import Native, load_native
 
 SHAPES = [(16, 32), (1, 32), (17, 64), (50, 96), (576, 1536), (960, 576)]
@@ -36,18 +38,38 @@ def made_of_blocks(outputs: int, inputs: int, format: Format, *, d: float = 0.0,
     return (q * scale + least.half()).flatten(1)
 
 
-def product(x: torch.Tensor, weight: torch.Tensor, format: Format, path: Native | None) -> torch.Tensor:
+def product(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    format: Format,
+    path: Native | None,
+    activations: Activations = Activations.EIGHT_BIT,
+) -> torch.Tensor:
     packed = recover_weights(weight, format, native=path)
     assert packed is not None
-    return multiply_blocks(x, packed, native=path)
+    return multiply_blocks(x, packed, activations=activations, native=path)
 
 
+@pytest.mark.parametrize("activations", list(Activations))
 @pytest.mark.parametrize("format", FORMATS)
-def test_integers_with_scale_one_come_out_exactly(format: Format, path: Native | None) -> None:
-    weight = made_of_blocks(33, 96, format, d=1.0)
-    x = torch.randint(-127, 128, (20, 96), generator=torch.Generator().manual_seed(1)).float()
-    x[:, ::32] = 127.0
-    assert torch.equal(product(x, weight, format, path), x @ weight.t())
+def test_integers_with_scale_one_come_out_exactly(
+    format: Format, activations: Activations, path: Native | None
+) -> None:
+    weight, top = made_of_blocks(33, 96, format, d=1.0), activations.top
+    x = torch.randint(-top, top + 1, (20, 96), generator=torch.Generator().manual_seed(1)).float()
+    x[:, ::32] = top
+    blocks = torch.einsum("rbk,obk->bro", x.view(20, 3, 32).double(), weight.view(33, 3, 32).double()).float()
+    assert torch.equal(product(x, weight, format, path, activations), blocks[0] + blocks[1] + blocks[2])
+
+
+@pytest.mark.parametrize("value", [32512, -32512, 128, 127, -128, -129, 255, 256, -256, 1, -1])
+def test_both_digits_of_a_value_count(value: int, path: Native | None) -> None:
+    weight = torch.zeros(1, 32)
+    weight[0, :2] = torch.tensor([15.0, 3.0])  # d = 1, m = 0
+    x = torch.zeros(1, 32)
+    x[0, 1], x[0, 2] = value, 32512.0
+    found = product(x, weight, Format.FOUR_BIT, path, Activations.SIXTEEN_BIT)
+    assert found.tolist() == [[3.0 * value]]
 
 
 def test_a_block_by_hand(path: Native | None) -> None:
@@ -59,18 +81,19 @@ def test_a_block_by_hand(path: Native | None) -> None:
     assert quantize_rows(x).q[0, 0, :4].tolist() == [1, 127, 0, 2]
 
 
+@pytest.mark.parametrize("activations", list(Activations))
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
 def test_result_is_that_of_the_quantised_operands(
-    outputs: int, inputs: int, format: Format, path: Native | None
+    outputs: int, inputs: int, format: Format, activations: Activations, path: Native | None
 ) -> None:
     weight, bias = made_of_blocks(outputs, inputs, format), noise(outputs, seed=2)
     x = noise(130, inputs, seed=3) * noise(130, 1, seed=4).exp()
-    rows = quantize_rows(x)
+    rows = quantize_rows(x, activations)
     exact = (rows.q.double() * rows.scales.double().unsqueeze(-1)).flatten(1) @ weight.double().t() + bias
     packed = recover_weights(weight, format, native=path)
     assert packed is not None
-    out = multiply_blocks(x, packed, bias, native=path)
+    out = multiply_blocks(x, packed, bias, activations=activations, native=path)
     size = (rows.q.double() * rows.scales.double().unsqueeze(-1)).flatten(1).abs() @ weight.double().abs().t()
     assert ((out - exact).abs() / (size + bias.abs())).max() < 1e-6
 
@@ -82,37 +105,52 @@ def test_quantised_activations_cost_half_a_percent(path: Native | None) -> None:
     assert error.pow(2).mean().sqrt() / exact.pow(2).mean().sqrt() < 0.008
 
 
+def test_sixteen_bit_activations_cost_next_to_nothing(path: Native | None) -> None:
+    weight, x = made_of_blocks(576, 576, Format.FOUR_BIT), noise(64, 576, seed=3) * noise(576, seed=4).exp()
+    exact = x.double() @ weight.double().t()
+    error = product(x, weight, Format.FOUR_BIT, path, Activations.SIXTEEN_BIT) - exact
+    assert error.pow(2).mean().sqrt() / exact.pow(2).mean().sqrt() < 1e-4
+
+
+@pytest.mark.parametrize("activations", list(Activations))
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(("outputs", "inputs"), [(17, 64), (50, 1536), (80, 576)])
 def test_each_row_has_the_same_bits_beside_any_others(
-    outputs: int, inputs: int, format: Format, path: Native | None
+    outputs: int, inputs: int, format: Format, activations: Activations, path: Native | None
 ) -> None:
+    def multiply(x: torch.Tensor) -> torch.Tensor:
+        return multiply_blocks(x, packed, bias, activations=activations, native=path)
+
     packed = recover_weights(made_of_blocks(outputs, inputs, format), format, native=path)
     assert packed is not None
     bias, x = noise(outputs, seed=2), noise(512 if path else 70, inputs, seed=1)
-    alone = torch.cat([multiply_blocks(row, packed, bias, native=path) for row in x.split(1)])
+    alone = torch.cat([multiply(row) for row in x.split(1)])
     for rows in [*range(1, 65), 65, 100, 119, 120, 121, 124, 125, 240, 241, 511, 512]:
         if rows > len(x):
             break
-        assert torch.equal(multiply_blocks(x[:rows], packed, bias, native=path), alone[:rows]), rows
-    assert torch.equal(multiply_blocks(x[30:50], packed, bias, native=path), alone[30:50])
+        assert torch.equal(multiply(x[:rows]), alone[:rows]), rows
+    assert torch.equal(multiply(x[30:50]), alone[30:50])
 
 
+@pytest.mark.parametrize("activations", list(Activations))
 @pytest.mark.parametrize("format", FORMATS)
-def test_zero_blocks_and_tiny_blocks_are_zero(format: Format, path: Native | None) -> None:
+def test_zero_blocks_and_tiny_blocks_are_zero(format: Format, activations: Activations, path: Native | None) -> None:
     weight = made_of_blocks(3, 64, format)
     x = torch.zeros(3, 64)
     x[1], x[2, :32] = 1e-31, -1e-40
-    assert torch.equal(product(x, weight, format, path), torch.zeros(3, 3))
+    assert torch.equal(product(x, weight, format, path, activations), torch.zeros(3, 3))
 
 
+@pytest.mark.parametrize("activations", list(Activations))
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("broken", [math.inf, -math.inf, math.nan])
-def test_a_broken_value_breaks_its_own_row_and_no_other(format: Format, broken: float, path: Native | None) -> None:
+def test_a_broken_value_breaks_its_own_row_and_no_other(
+    format: Format, activations: Activations, broken: float, path: Native | None
+) -> None:
     weight, x = made_of_blocks(20, 96, format), noise(30, 96)
-    fine = product(x, weight, format, path)
+    fine = product(x, weight, format, path, activations)
     x[7, 40] = broken
-    out = product(x, weight, format, path)
+    out = product(x, weight, format, path, activations)
     assert out[7].isnan().all()
     out[7] = fine[7]
     assert torch.equal(out, fine)
@@ -127,10 +165,11 @@ def test_huge_and_small_values_stay_finite(path: Native | None) -> None:
     assert product(x, weight, Format.EIGHT_BIT, path).isfinite().all()
 
 
+@pytest.mark.parametrize("activations", list(Activations))
 @pytest.mark.parametrize("format", FORMATS)
-def test_both_paths_quantise_alike(format: Format, native: Native) -> None:
+def test_both_paths_quantise_alike(format: Format, activations: Activations, native: Native) -> None:
     weight, x = made_of_blocks(33, 576, format), noise(200, 576) * 5
-    plain, fast = product(x, weight, format, None), product(x, weight, format, native)
+    plain, fast = product(x, weight, format, None, activations), product(x, weight, format, native, activations)
     torch.testing.assert_close(fast, plain, rtol=2e-6, atol=2e-6 * float(plain.abs().max()))
 
 
@@ -140,17 +179,9 @@ def test_nothing_is_written_outside_the_result(native: Native) -> None:
     x = noise(14, 64)
     expected = multiply_blocks(x, packed, native=native)
     memory = torch.full((16, 17), math.nan)
-    native.library.ft_gemm(
-        x.data_ptr(),
-        packed.data.data_ptr(),
-        None,
-        memory[1].data_ptr(),
-        14,
-        17,
-        2,
-        4,
-        native.num_threads,  # type: ignore[union-attr]
-    )
+    assert isinstance(packed, Panels)
+    layer = native_linear(packed, None, Activations.EIGHT_BIT)
+    native.library.ft_gemm(x.data_ptr(), ctypes.byref(layer), memory[1].data_ptr(), 14, native.num_threads)
     assert torch.equal(memory[1:15], expected)
     assert memory[0].isnan().all()
     assert memory[15].isnan().all()
@@ -184,12 +215,15 @@ def test_older_processors_compute_the_same_products(
     monkeypatch.setenv("CXX", str(compiler))
     older = load_native(tmp_path, num_threads=1)
     assert older is not None
-    for format in FORMATS:
+    for format, activations in itertools.product(FORMATS, Activations):
         whole, weight = made_of_blocks(17, 96, format, d=1.0), made_of_blocks(33, 576, format)
         x = torch.randint(-127, 128, (9, 96), generator=torch.Generator().manual_seed(1)).float()
         x[:, ::32] = 127.0
-        assert torch.equal(product(x, whole, format, older), x @ whole.t())
+        assert torch.equal(product(x, whole, format, older, activations), x @ whole.t())
         rows = noise(17, 576) * 5
-        expected, out = product(rows, weight, format, native), product(rows, weight, format, older)
+        expected, out = (
+            product(rows, weight, format, native, activations),
+            product(rows, weight, format, older, activations),
+        )
         torch.testing.assert_close(out, expected, rtol=2e-6, atol=2e-6 * float(expected.abs().max()))
-        assert torch.equal(product(rows[3:4], weight, format, older), out[3:4])
+        assert torch.equal(product(rows[3:4], weight, format, older, activations), out[3:4])

@@ -115,6 +115,13 @@ def test_q4_keeps_four_bit_blocks_and_rounds_other_weights_to_eight(library: Nat
     assert (made.format, other.format) == (Format.FOUR_BIT, Format.EIGHT_BIT)
 
 
+def test_auto_keeps_blocks_where_there_is_the_native_library(library: Native | None) -> None:
+    factory = LinearFactory("auto", library)
+    made, other = factory.make(four_bit_weight(64, 20)), factory.make(weight_and_bias(64, 20)[0])
+    assert isinstance(made, BlockLinear if library else Fp16Linear)
+    assert isinstance(other, Fp16Linear)
+
+
 def test_int8_is_near_the_product(library: Native | None) -> None:
     weight, bias = weight_and_bias(576, 80)
     linear = LinearFactory("int8", library).make(weight, bias)

@@ -1,0 +1,230 @@
+// A whole forward pass of a Llama-like model in one call: every layer over block-quantised weights, in one parallel
+// region. It is made of the very functions of the single operations (gemm_cpu.cpp, layer_cpu.cpp, attention_cpu.cpp),
+// so that its results have their bits. The contract is in step.py.
+//
+// Between phases lie these arrays:
+//     stream, delta [rows, hidden]        the residual stream, and what the last linear layer adds to it
+//     qkv, q        [rows, …]             the first linear layer's outputs; rotated queries
+//     narrow, wide  quantised activations of the layers that read `hidden` (or the heads), and `inner` values
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "attention.h"
+#include "gemm.h"
+#include "layer.h"
+#include "team.h"
+
+struct StepLayer {
+    const float *attention_norm, *q_norm, *k_norm, *mlp_norm;  // q_norm and k_norm may be null
+    Linear qkv, output, gate_up, down;
+};
+
+struct StepModel {
+    const StepLayer* layers;
+    const float *embedding, *norm, *cos, *sin;
+    Linear head;
+    int64_t num_layers, hidden, inner, q_heads, kv_heads, head_dim;
+    float eps, scale;  // scale multiplies the queries
+};
+
+struct StepInput {
+    const int64_t *ids, *positions, *slots, *logit_rows;
+    float *k_pages, *v_pages, *logits, *workspace;
+    AttentionPlan plan;
+    int64_t rows, pairs, num_logits, layer_floats;  // layer_floats: from one layer's pages to the next one's
+};
+
+namespace {
+
+constexpr int64_t CHUNK = 120;         // rows whose activations stay in the second-level cache
+constexpr int64_t PANELS_PER_BLOCK = BLOCK_SIZE / LANES;
+
+// Lays arrays one behind another; with no memory it only counts.
+class Arena {
+  public:
+    explicit Arena(float* memory) : memory_(memory) {}
+    float* take(int64_t floats) {
+        float* at = memory_ ? memory_ + used_ : nullptr;
+        used_ += (floats + LANES - 1) / LANES * LANES;
+        return at;
+    }
+    int64_t used() const { return used_; }
+
+  private:
+    float* memory_;
+    int64_t used_ = 0;
+};
+
+struct Workspace {
+    float *stream, *delta, *qkv, *q, *partial, *stats, *narrow, *wide, *scratch;
+    int64_t scratch_floats, floats;
+
+    Workspace(const StepModel& m, int64_t rows, int64_t pairs, int64_t num_logits, int64_t split, int32_t threads,
+              float* memory) {
+        Arena arena(memory);
+        const int64_t heads = m.q_heads * m.head_dim, widest = heads > m.hidden ? heads : m.hidden;
+        const int64_t most = rows > num_logits ? rows : num_logits;
+        const auto quantized = [](int64_t n, int64_t width) { return gemm::activation_bytes(n, width / BLOCK_SIZE, 2) / 4; };
+        stream = arena.take(rows * m.hidden);
+        delta = arena.take(rows * m.hidden);
+        qkv = arena.take(rows * (heads + 2 * m.kv_heads * m.head_dim));
+        q = arena.take(rows * heads);
+        partial = arena.take(pairs * m.q_heads * attention::padded_dim(m.head_dim));
+        stats = arena.take(pairs * m.q_heads * 2);
+        narrow = arena.take(quantized(most, widest));
+        wide = arena.take(quantized(rows, m.inner));
+        const int64_t attend = attention::scratch_floats(m.head_dim, split), join = widest + m.hidden + m.head_dim + LANES;
+        const int64_t gates = 2 * BLOCK_SIZE * CHUNK + BLOCK_SIZE;
+        scratch_floats = attend > join ? attend : join;
+        scratch_floats = (scratch_floats > gates ? scratch_floats : gates) + LANES;
+        scratch_floats = (scratch_floats + LANES - 1) / LANES * LANES;
+        scratch = arena.take(scratch_floats * threads);
+        floats = arena.used();
+    }
+};
+
+class Step {
+  public:
+    Step(const StepModel& model, const StepInput& input, const Workspace& space)
+        : m_(model),
+          in_(input),
+          w_(space),
+          attention_{space.q,       nullptr,        nullptr,        space.partial, space.stats, input.plan,
+                     model.q_heads, model.kv_heads, model.head_dim, model.scale} {}
+
+    void run(Team& team, int32_t thread) const {
+        float* scratch = w_.scratch + thread * w_.scratch_floats;
+        for (int64_t i = 0; i < m_.num_layers; i++) {
+            const StepLayer& layer = m_.layers[i];
+            normalize(team, layer.attention_norm, layer.qkv, i == 0, scratch);
+            multiply(team, layer.qkv, w_.narrow, in_.rows, w_.qkv);
+            attend(team, layer, i, scratch);
+            multiply(team, layer.output, w_.narrow, in_.rows, w_.delta);
+            normalize(team, layer.mlp_norm, layer.gate_up, false, scratch);
+            gate(team, layer, scratch);
+            multiply(team, layer.down, w_.wide, in_.rows, w_.delta);
+        }
+        predict(team, scratch);
+    }
+
+  private:
+    const StepModel& m_;
+    const StepInput& in_;
+    const Workspace& w_;
+    const Attention attention_;
+
+    // stream += delta (or the embedding), then its norm as activations of the next layer.
+    void normalize(Team& team, const float* weight, const Linear& next, bool is_first, float* scratch) const {
+        team.share(in_.rows, 1, [&](int64_t row, int64_t) {
+            float *x = w_.stream + row * m_.hidden, *delta = w_.delta + row * m_.hidden;
+            if (is_first) std::memcpy(x, m_.embedding + in_.ids[row] * m_.hidden, m_.hidden * sizeof(float));
+            layer::add_and_normalize(x, is_first ? nullptr : delta, weight, m_.hidden, m_.eps, scratch);
+            gemm::quantize_row(scratch, row, in_.rows, next.blocks, next.digits, w_.narrow);
+        });
+    }
+
+    // Pieces of work of a linear layer: `groups` of outputs for every chunk of rows.
+    template <class F>
+    void over_chunks(Team& team, int64_t groups, int64_t rows, F&& f) const {
+        const int64_t chunks = (rows + CHUNK - 1) / CHUNK, total = groups * chunks;
+        const int64_t most = rows < 16 ? team.grain(total) : 1;
+        team.share(total, most, [&](int64_t begin, int64_t end) {
+            for (int64_t work = begin; work < end; work++) {
+                const int64_t first = work / groups * CHUNK;
+                f(work % groups, first, first + CHUNK < rows ? first + CHUNK : rows);
+            }
+        });
+    }
+
+    void multiply(Team& team, const Linear& layer, const void* x, int64_t rows, float* out) const {
+        over_chunks(team, (layer.outputs + LANES - 1) / LANES, rows, [&](int64_t panel, int64_t first, int64_t end) {
+            gemm::multiply_panel(layer, panel, x, first, end, rows, out + first * layer.outputs + panel * LANES,
+                                 layer.outputs);
+        });
+    }
+
+    // New keys and values to their slots, then every query over what it sees, as activations of the output layer.
+    void attend(Team& team, const StepLayer& layer, int64_t index, float* scratch) const {
+        Attention a = attention_;
+        float *k_pages = in_.k_pages + index * in_.layer_floats, *v_pages = in_.v_pages + index * in_.layer_floats;
+        a.k_pages = k_pages;
+        a.v_pages = v_pages;
+        const Rotary rotary{m_.cos,    m_.sin,     layer.q_norm, layer.k_norm, in_.positions,
+                            in_.slots, m_.q_heads, m_.kv_heads,  m_.head_dim,  m_.eps};
+        const int64_t heads = m_.q_heads * m_.head_dim, width = heads + 2 * m_.kv_heads * m_.head_dim;
+        team.share(in_.rows, 1, [&](int64_t row, int64_t) {
+            layer::rotate_and_write(rotary, row, w_.qkv + row * width, w_.q + row * heads, k_pages, v_pages, scratch);
+        });
+        team.share(a.plan.items * m_.kv_heads, 1, [&](int64_t work, int64_t) {
+            attention::attend_item(a, work / m_.kv_heads, work % m_.kv_heads, scratch);
+        });
+        team.share(in_.rows, 1, [&](int64_t row, int64_t) {
+            float* out = scratch + attention::padded_dim(m_.head_dim);
+            for (int64_t h = 0; h < m_.q_heads; h++) attention::merge_head(a, row, h, scratch, out + h * m_.head_dim);
+            gemm::quantize_row(out, row, in_.rows, layer.output.blocks, layer.output.digits, w_.narrow);
+        });
+    }
+
+    // silu(gate) · up, 32 of them for a chunk of rows at a time, as activations of the down layer.
+    void gate(Team& team, const StepLayer& layer, float* scratch) const {
+        const int64_t up = m_.inner / LANES;
+        float* product = scratch + 2 * BLOCK_SIZE * CHUNK;
+        over_chunks(team, m_.inner / BLOCK_SIZE, in_.rows, [&](int64_t block, int64_t first, int64_t end) {
+            for (int64_t p = 0; p < PANELS_PER_BLOCK; p++) {
+                const int64_t panel = block * PANELS_PER_BLOCK + p;
+                float* out = scratch + p * LANES;
+                gemm::multiply_panel(layer.gate_up, panel, w_.narrow, first, end, in_.rows, out, 2 * BLOCK_SIZE);
+                gemm::multiply_panel(layer.gate_up, up + panel, w_.narrow, first, end, in_.rows, out + BLOCK_SIZE,
+                                     2 * BLOCK_SIZE);
+            }
+            for (int64_t row = first; row < end; row++) {
+                const float* gates = scratch + (row - first) * 2 * BLOCK_SIZE;
+                layer::silu_mul(gates, gates + BLOCK_SIZE, product, BLOCK_SIZE);
+                gemm::quantize_block(product, block, row, in_.rows, layer.down.blocks, layer.down.digits, w_.wide);
+            }
+        });
+    }
+
+    // Logits of the rows that are asked for.
+    void predict(Team& team, float* scratch) const {
+        team.share(in_.num_logits, 1, [&](int64_t i, int64_t) {
+            const int64_t row = in_.logit_rows[i];
+            float* x = scratch + m_.hidden;  // the stream stays as it is: a row may be asked for twice
+            std::memcpy(x, w_.stream + row * m_.hidden, m_.hidden * sizeof(float));
+            layer::add_and_normalize(x, w_.delta + row * m_.hidden, m_.norm, m_.hidden, m_.eps, scratch);
+            gemm::quantize_row(scratch, i, in_.num_logits, m_.head.blocks, m_.head.digits, w_.narrow);
+        });
+        multiply(team, m_.head, w_.narrow, in_.num_logits, in_.logits);
+    }
+};
+
+}  // namespace
+
+extern "C" {
+
+int64_t ft_step_floats(const StepModel* model, int64_t rows, int64_t pairs, int64_t num_logits, int64_t split,
+                       int32_t threads) {
+    return Workspace(*model, rows, pairs, num_logits, split, threads, nullptr).floats;
+}
+
+void ft_step(const StepModel* model, const StepInput* input, int32_t threads) {
+    const Workspace space(*model, input->rows, input->pairs, input->num_logits, input->plan.split, threads,
+                          input->workspace);
+    const Step step(*model, *input, space);
+#ifdef _OPENMP
+    Team* team = nullptr;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp single
+        team = new Team(omp_get_num_threads());
+        step.run(*team, omp_get_thread_num());
+    }
+    delete team;
+#else
+    Team team(1);
+    step.run(team, 0);
+#endif
+}
+
+}  // extern "C"

@@ -1,0 +1,163 @@
+"""All layers in one native call: the bits of one operation after another, for any rows, threads and company."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from tiny_models import oracle_logits, write_tiny_model
+
+from forktree.backend.engine.messages import ForwardBatch
+from forktree.backend.model.linear import BlockLinear, Fp16Linear
+from forktree.backend.model.runner import ModelRunner, load_runner
+from forktree.kernels.gemm import Activations
+from forktree.kernels.gemm_weights import Format
+
+IDS = [1, *(int(i) for i in torch.randint(3, 131, (299,), generator=torch.Generator().manual_seed(5)))]
+SIZES = {"hidden_size": 96, "intermediate_size": 64, "head_dim": 16}
+FAMILIES = [("llama", {"attention_bias": True, "mlp_bias": True}), ("qwen2", {}), ("qwen3", {"head_dim": 32})]
+
+
+def write_block_model(folder: Path, family: str = "llama", **changes: object) -> Path:
+    """A tiny model whose weights lie on 4-bit blocks, and those of its output layer on 8-bit ones."""
+    write_tiny_model(folder, family, **{**SIZES, **changes})
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    for name, weight in weights.items():
+        if weight.dim() == 2 and "embed" not in name:
+            weights[name] = _on_blocks(weight, Format.EIGHT_BIT if "lm_head" in name else Format.FOUR_BIT)
+    save_file(weights, path, metadata={"format": "pt"})
+    return folder
+
+
+def _on_blocks(weight: torch.Tensor, format: Format) -> torch.Tensor:
+    blocks = weight.view(len(weight), -1, 32)
+    if format is Format.EIGHT_BIT:
+        d = (blocks.abs().amax(-1, keepdim=True) / 127).half().float()
+        return ((blocks / d).round().clamp(-127, 127) * d).view_as(weight)
+    least = blocks.amin(-1, keepdim=True).half().float()
+    d = ((blocks.amax(-1, keepdim=True) - least) / 15).half().float()
+    return (((blocks - least) / d).round().clamp(0, 15) * d + least).view_as(weight)
+
+
+def batch_of(parts: list[tuple[int, int, int]], page_size: int = 16) -> ForwardBatch:
+    """(first position, new tokens, first page) of each sequence, all of them beginnings of IDS; every row's logits."""
+    batch = ForwardBatch([], [], [], [], [])
+    for seq, (start, num, page) in enumerate(parts):
+        batch.ids.extend(IDS[start : start + num])
+        batch.positions.extend(range(start, start + num))
+        batch.seq_of_row.extend([seq] * num)
+        batch.page_tables.append(list(range(page, page - (-(start + num) // page_size))))
+    batch.logit_rows.extend(range(len(batch.ids)))
+    return batch
+
+
+def load(folder: Path, quantize: str = "auto", **options: object) -> ModelRunner:
+    runner = load_runner(folder, quantize=quantize, kv_tokens=4096, **options)  # type: ignore[arg-type]
+    if runner._model.native is None:
+        pytest.skip("no native kernels here")
+    assert runner._model.step is not None
+    return runner
+
+
+@pytest.fixture(scope="module", params=["auto", "int8"])
+def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
+    return load(write_block_model(tmp_path_factory.mktemp("blocks")), request.param)
+
+
+def poison(runner: ModelRunner) -> None:
+    runner._pool.k.fill_(float("nan"))
+    runner._pool.v.fill_(float("nan"))
+
+
+def both_ways(runner: ModelRunner, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits by the native step and by one operation after another; each writes its keys and values anew."""
+    step = runner._step(batch)
+    with torch.inference_mode():
+        plain = runner._model.forward_plainly(step, runner._pool)
+        kept = runner._pool.k.clone()
+        fused = runner._model.forward(step, runner._pool)
+    assert torch.equal(kept.nan_to_num(7.0), runner._pool.k.nan_to_num(7.0))
+    return fused, plain
+
+
+@pytest.mark.parametrize(("family", "changes"), FAMILIES)
+@pytest.mark.parametrize("quantize", ["auto", "int8"])
+def test_every_family_has_the_bits_of_its_single_operations(
+    tmp_path: Path, family: str, changes: dict[str, object], quantize: str
+) -> None:
+    runner = load(write_block_model(tmp_path, family, **changes), quantize)
+    poison(runner)
+    for parts in ([(0, 1, 0)], [(0, 150, 0), (0, 3, 20)], [(1, 1, 0), (150, 1, 0), (3, 130, 20)]):
+        fused, plain = both_ways(runner, batch_of(parts))
+        assert torch.equal(fused, plain)
+        assert fused.isfinite().all()
+
+
+def test_auto_is_as_near_to_transformers_as_float32_is(tmp_path: Path) -> None:
+    folder = write_block_model(tmp_path)
+    oracle = oracle_logits(folder, IDS)
+    logits = load(folder).forward(batch_of([(0, len(IDS), 0)]))
+    assert (logits - oracle).abs().max() < 1e-3 * oracle.abs().max()
+
+
+def test_auto_keeps_the_blocks_that_weights_were_made_of(tmp_path: Path) -> None:
+    model = load(write_block_model(tmp_path))._model
+    linears = [model.layers[0].qkv, model.layers[1].down, model.head]
+    assert [linear.format for linear in linears if isinstance(linear, BlockLinear)] == [4, 4, 8]
+    assert {linear.activations for linear in linears if isinstance(linear, BlockLinear)} == {Activations.SIXTEEN_BIT}
+
+
+def test_auto_keeps_weights_that_were_never_blocks_in_fp16(tmp_path: Path) -> None:
+    model = load_runner(write_tiny_model(tmp_path, **SIZES), kv_tokens=512)._model  # type: ignore[arg-type]
+    assert isinstance(model.head, Fp16Linear)
+    assert model.step is None
+
+
+def test_auto_is_fp16_without_native_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORKTREE_NATIVE", "0")
+    model = load_runner(write_block_model(tmp_path), kv_tokens=512)._model
+    assert isinstance(model.head, Fp16Linear)
+    assert model.step is None
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.integers(1, 299), max_size=6, unique=True), beside=st.integers(0, 140))
+def test_a_prompt_has_the_same_bits_in_any_chunks_beside_any_work(
+    runner: ModelRunner, cuts: list[int], beside: int
+) -> None:
+    expected = runner.forward(batch_of([(0, 300, 0)]))
+    poison(runner)
+    begin, found = 0, []
+    for end in [*sorted(cuts), 300]:
+        parts = [(begin, end - begin, 0), *([(0, beside, 100)] if beside else [])]
+        found.append(runner.forward(batch_of(parts))[: end - begin])
+        begin = end
+    assert torch.equal(torch.cat(found), expected)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_the_number_of_threads_changes_no_bit(runner: ModelRunner, tmp_path: Path, num_threads: int) -> None:
+    folder = write_block_model(tmp_path)
+    few, two = load(folder, num_threads=num_threads), load(folder, num_threads=2)
+    for parts in ([(0, 1, 0)], [(0, 200, 0), (0, 40, 20)]):
+        assert torch.equal(few.forward(batch_of(parts)), two.forward(batch_of(parts)))
+
+
+def test_rows_are_told_apart_when_asked_for_in_part_and_twice(runner: ModelRunner) -> None:
+    batch = batch_of([(0, 20, 0)])
+    expected = runner.forward(batch)
+    step = runner._step(batch)
+    step.logit_rows.resize_(3).copy_(torch.tensor([3, 19, 3]))
+    assert torch.equal(runner._model.forward(step, runner._pool), expected[[3, 19, 3]])
+
+
+def test_a_small_step_behind_a_large_one_is_not_disturbed(runner: ModelRunner) -> None:
+    poison(runner)
+    before = runner.forward(batch_of([(0, 2, 0)]))
+    runner.forward(batch_of([(0, 250, 40)]))
+    assert torch.equal(runner.forward(batch_of([(0, 2, 0)])), before)
