@@ -26,7 +26,6 @@ from forktree.lang.errors import (
     EngineError,
     ModelError,
     RoleError,
-    UnsupportedError,
 )
 from forktree.lang.sampling import Sampling
 from forktree.runtime.protocol import (
@@ -249,11 +248,20 @@ async def test_a_bad_request_fails_alone_and_names_its_fault(toy):
             assert isinstance(failure, kind), failure
 
 
-async def test_a_budget_that_closes_is_refused_until_it_is_there(toy):
+async def test_a_budget_closes_in_time_or_is_refused_with_the_least(toy):
+    def request(max_tokens):
+        constraint, sampling = RegexSpec('"(xy)+"'), Sampling(max_tokens=max_tokens)
+        return GenerateRequest(branch=branch_of("x"), sampling=sampling, constraint=constraint, on_budget="close")
+
     with fake_local(toy, hashed(toy)) as local:
-        request = GenerateRequest(branch=branch_of("x"), constraint=RegexSpec("a+"), on_budget="close")
-        with pytest.raises(UnsupportedError, match="on_budget"):
-            await anext(local.stream(request))
+        for max_tokens in range(4, 12):
+            *_, completion = [event async for event in local.stream(request(max_tokens))]
+            assert completion.is_complete
+            assert completion.finish_reason == "stop"
+            assert re.fullmatch('"(xy)+"', completion.segment.text)
+            assert len(completion.segment.ids) <= max_tokens
+        with pytest.raises(ConstraintError, match="takes at least 4: raise max_tokens to 4"):
+            await anext(local.stream(request(3)))
 
 
 # --- together and alone ----------------------------------------------------------------------------------------
