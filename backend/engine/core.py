@@ -106,7 +106,8 @@ class EngineCore:
             self._close(seq, Failed(RunCancelledError("the request was cancelled")))
 
     def flush(self) -> int:
-        """Forget every cached page that no running sequence uses; returns how many."""
+        """Forget every cached page that no running sequence uses, and finished outputs; returns how many pages."""
+        self._speculator.forget()
         return self._memory.flush()
 
     def abandon(self, make_error: Callable[[], BaseException]) -> None:

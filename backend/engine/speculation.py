@@ -154,6 +154,10 @@ class Speculator:
         if len(self._trunks) > _NUM_TRUNKS:
             self._trunks.popitem(last=False)
 
+    def forget(self) -> None:
+        """Forget the outputs of sequences that have ended."""
+        self._trunks.clear()
+
     def _search(self, seq: Sequence, record: _Record) -> tuple[TokenText, Match | None]:
         """The best match in the sequence's own text, or a longer one in what its siblings made."""
         own, trunk = record.text, self._trunks.get(_trunk_of(seq))

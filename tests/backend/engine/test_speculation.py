@@ -73,6 +73,8 @@ def test_siblings_outputs_are_searched_too():
     assert draft.tokens == (5, 6)
     assert made.propose(seq_of([*range(50, 90), 7], [3, 4], id=2), 2, 1, 1) is None
     assert made.propose(seq_of([*trunk, 7], [3, 4], id=3, namespace="tenant"), 2, 1, 1) is None
+    made.forget()
+    assert made.propose(seq_of([*trunk, 7], [3, 4], id=4), 2, 1, 1) is None
 
 
 def test_what_is_remembered_of_siblings_is_bounded():
