@@ -79,7 +79,8 @@ def gen(
 
     With `tools=` the value is one `ToolCall`; with `parallel=True`, or the most calls as a number, a list of them.
 
-    With `choices_method=` the choices are scored rather than generated: it is `select`. `return_logprob` and
+    With `choices_method=` the choices are scored rather than generated: it is `select`, which appends a whole option,
+    so that what bounds or shapes a generation has no bearing. `return_logprob` and
     `top_logprobs_num` are SGLang's spelling of `logprobs`; entries always carry their text, whatever
     `return_text_in_logprobs` says.
 
@@ -91,6 +92,9 @@ def gen(
     source = ir.caller_source()
     _check_name(name, "gen", source)
     if choices_method is not None:
+        if temperature or (n or 1) != 1:
+            what = f"temperature={temperature}" if temperature else f"n={n}"
+            raise LanguageError(f"choices_method takes the one likeliest choice, so drop {what}{ir.at(source)}")
         return _select_in_gen(name, constraint, choices_method, source)
     if on_budget not in get_args(ir.OnBudget):
         raise LanguageError(f'on_budget must be "cut" or "close", not {on_budget!r}{ir.at(source)}')

@@ -46,7 +46,7 @@ def assistant_end() -> ir.RoleEnd:
 MOVED: Mapping[str, str] = MappingProxyType(
     {
         "video": "image() takes single frames",
-        "separate_reasoning": "gen() with stop= at the end of the reasoning, and a second gen() behind it",
+        "separate_reasoning": "gen(reasoning=True), whose meta holds what the model thought",
         "Engine": "Local(), the engine in this process",
         "Runtime": "Local(), the engine in this process",
         "LiteLLM": "OpenAI(model, base_url=...)",
