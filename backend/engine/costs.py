@@ -12,8 +12,9 @@ from bisect import bisect_left
 from typing import NamedTuple, Protocol
 
 _CENTERS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 90, 128, 181, 256, 362, 512, 724, 1024, 1448, 2048)
-_GUESS = 8.0  # rows' worth of a pass besides its rows, where nothing else is known
+_GUESS = 2.0  # rows' worth of a pass besides its rows, where nothing else is known
 _MOST = 32.0  # and the most that is believed
+_MARGIN = 1.1  # a row costs a little besides the pass: it is looked for, checked and thrown away
 _RISE = 0.05  # how fast an estimate follows what takes longer; it follows at once what takes less
 
 
@@ -104,4 +105,4 @@ def price_of_row(costs: Costs, num_rows: float, num_decoding: int) -> float:
 
     A row that brings a token with this chance, or a higher one, is worth it.
     """
-    return costs.at(num_rows).row * num_decoding / costs.at(num_decoding).whole
+    return _MARGIN * costs.at(num_rows).row * num_decoding / costs.at(num_decoding).whole

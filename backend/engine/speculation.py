@@ -56,7 +56,7 @@ class Chances:
 
     def __init__(self) -> None:
         self._num_tried = [2.0] * (_LENGTHS + 1)
-        self._num_stood = [1.0 + min(length, 8) / 10 for length in range(_LENGTHS + 1)]  # a first guess: 0.6 to 0.9
+        self._num_stood = [0.8 + min(length, 8) / 10 for length in range(_LENGTHS + 1)]  # a first guess: 0.5 to 0.8
 
     def of(self, length: int) -> float:
         at = min(length, _LENGTHS)

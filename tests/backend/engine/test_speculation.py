@@ -90,7 +90,7 @@ def test_a_request_whose_drafts_fall_gets_none_and_is_tried_again_later():
     seq = seq_of([1, 2, 3, 4, 5, 1, 2])
     num_made = []
     for step in range(200):
-        draft = made.propose(seq, 4, 16, 16)
+        draft = made.propose(seq, 4, 6, 6)
         if draft is not None:
             num_made.append(step)
             made.learn(seq, draft, [9])  # something else was drawn
@@ -103,7 +103,7 @@ def test_a_request_whose_drafts_stand_gets_longer_ones():
     seq = seq_of([*SOUGHT, 1, 2])
     sizes = []
     for _ in range(40):
-        draft = made.propose(seq, 7, 16, 16)
+        draft = made.propose(seq, 7, 6, 6)
         if draft is not None:
             sizes.append(len(draft.tokens))
             made.learn(seq, draft, [*draft.tokens, 0])
