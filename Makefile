@@ -1,6 +1,6 @@
 # The front door. Everything runs in the current Python environment.
 
-.PHONY: setup check format test test-long golden bench demo clean
+.PHONY: setup check format test test-long golden bench bench-grammar walks demo clean
 
 setup:  ## install the package with what tests and checks need, and the pre-commit hooks
 	pip install -e '.[dev]'
@@ -25,8 +25,14 @@ test-long:  ## the tests that take minutes
 golden:  ## rewrite the golden files; read the diff before you commit it
 	pytest tests --update-golden -q -k golden
 
-bench:  ## the workloads, one after another; nothing else should run
+bench:  ## the workloads, one after another; nothing else should run. ARGS="--quick --only W1"
 	python -m forktree.benchmarks $(ARGS)
+
+bench-grammar:  ## schemas beside other grammar engines. SCHEMAS="a.jsonl b.jsonl"
+	python -m forktree.benchmarks.grammar $(if $(SCHEMAS),--schemas $(SCHEMAS)) $(ARGS)
+
+walks:  ## every schema of some files, walked token by token. SCHEMAS="a.jsonl b.jsonl"
+	python -m forktree.benchmarks.walks --schemas $(SCHEMAS) $(ARGS)
 
 demo:
 	forktree demo

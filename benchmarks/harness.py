@@ -35,6 +35,11 @@ class Row:
         return statistics.median(self.seconds)
 
     @property
+    def is_disturbed(self) -> bool:
+        """Whether others took more than 0.15 of a core meanwhile."""
+        return self.cores[1] + self.cores[2] > 0.15
+
+    @property
     def units_per_s(self) -> float:
         return self.units / self.median
 
@@ -44,31 +49,54 @@ class Row:
 
 
 class Bench:
-    """Runs cases for one engine and collects their rows."""
+    """Runs cases for one engine and collects their rows.
 
-    def __init__(self, engine: str, *, reps: int, warmup: int, budget_s: float) -> None:
+    Args:
+        on_row: told each row as soon as it is measured.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        *,
+        reps: int,
+        warmup: int,
+        budget_s: float,
+        on_row: Callable[[Row], None] = lambda row: print(markdown_line(row), flush=True),
+    ) -> None:
         self.engine = engine
         self.rows: list[Row] = []
         self._reps = reps
         self._warmup = warmup
         self._budget_s = budget_s
+        self._on_row = on_row
 
-    def case(self, name: str, run: Callable[[], dict[str, Any]], *, units: int, warmup: int | None = None) -> None:
-        """Time `run`, which returns {"tokens": generated, …notes}."""
+    def case(
+        self,
+        name: str,
+        run: Callable[[], dict[str, Any]],
+        *,
+        units: int,
+        warmup: int | None = None,
+        facts: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    ) -> None:
+        """Time `run`, which returns {"tokens": generated, …}; `facts` makes notes of the rest, off the clock."""
         for _ in range(self._warmup if warmup is None else warmup):
             run()
         before = _Usage.now()
         seconds: list[float] = []
-        facts: dict[str, Any] = {}
+        found: dict[str, Any] = {}
         for _ in range(self._reps):
             start = time.perf_counter()
-            facts = dict(run())
+            found = dict(run())
             seconds.append(time.perf_counter() - start)
             if sum(seconds) + seconds[-1] > self._budget_s:
                 break
-        row = Row(self.engine, name, units, seconds, facts.pop("tokens", 0), _Usage.now().since(before), facts)
+        cores = _Usage.now().since(before)
+        num_tokens = found.pop("tokens", 0)
+        row = Row(self.engine, name, units, seconds, num_tokens, cores, facts(found))
         self.rows.append(row)
-        print(_line(row), flush=True)
+        self._on_row(row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +132,25 @@ HEADER = (
 )
 
 
-def _line(row: Row) -> str:
-    notes = ", ".join(f"{k} {v}" for k, v in row.notes.items())
-    if row.cores[1] + row.cores[2] > 0.15:
-        notes += f" (disturbed: {row.cores[1]} cores by others, {row.cores[2]} stolen)"
+def notes_of(row: Row) -> str:
+    """What a row says besides its times, a disturbance by other work among it."""
+    notes = [f"{k} {v}" for k, v in row.notes.items()]
+    if row.is_disturbed:
+        notes.append(f"(disturbed: {row.cores[1]} cores by others, {row.cores[2]} stolen)")
+    return ", ".join(notes)
+
+
+def markdown_line(row: Row) -> str:
     tokens = f"{row.tokens_per_s:.1f}" if row.num_tokens else ""
     spread = f"{min(row.seconds):.2f} to {max(row.seconds):.2f}"
     return (
         f"| {row.engine} | {row.case} | {row.median:.2f} | {spread} | {len(row.seconds)} "
-        f"| {row.units_per_s:.3g} | {tokens} | {notes.strip()} |"
+        f"| {row.units_per_s:.3g} | {tokens} | {notes_of(row)} |"
     )
 
 
 def arguments(description: str) -> argparse.Namespace:
-    """The options that every benchmark script takes."""
+    """The options that the script of an engine takes."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("-w", "--workloads", default="W1,W2,W3,W4,W5,W6", help="comma-separated (default: all)")
     parser.add_argument("-r", "--reps", type=int, default=3, help="repetitions after one warm-up (default: 3)")
@@ -130,6 +163,11 @@ def arguments(description: str) -> argparse.Namespace:
 
 def bench_for(engine: str, args: argparse.Namespace) -> Bench:
     return Bench(engine, reps=1 if args.quick else args.reps, warmup=0 if args.quick else 1, budget_s=args.budget)
+
+
+def read_json(path: Path) -> list[Row]:
+    """Rows that `write_json` wrote."""
+    return [Row(**{**row, "cores": tuple(row["cores"])}) for row in json.loads(path.read_text(encoding="utf-8"))]
 
 
 def write_json(path: Path | None, rows: list[Row]) -> None:

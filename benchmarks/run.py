@@ -1,4 +1,4 @@
-"""forktree on the six workloads: `python benchmarks/run.py [-w W1,W3] [--against transformers]`.
+"""forktree on the six workloads: `python -m forktree.benchmarks.run [-w W1,W3]`.
 
 Prompts go in as ids where the workload is about the engine (W1, W2, W3 gen8), and as programs where it is about
 programs (W3 select, W4, W5, W6). The cache is flushed before every repetition.
@@ -7,15 +7,11 @@ programs (W3 select, W4, W5, W6). The cache is flushed before every repetition.
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
 import forktree as ft
-
-sys.path.insert(0, str(Path(__file__).parent))
-import harness
-import workloads as W
+from forktree.benchmarks import harness
+from forktree.benchmarks import workloads as W
 
 
 def run_w1(bench: harness.Bench, local: ft.Local) -> None:

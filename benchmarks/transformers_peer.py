@@ -1,24 +1,20 @@
 """The same workloads through transformers' `generate` with a prefix cache kept by hand.
 
-`python benchmarks/transformers_peer.py [-w W1,W3]`; run it right after `benchmarks/run.py`, with nothing else running.
+`python -m forktree.benchmarks.transformers_peer [-w W1,W3]`, or `forktree bench --against transformers`.
 """
 
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from forktree.backend.model.store import resolve_model
-
-sys.path.insert(0, str(Path(__file__).parent))
-import harness
-import workloads as W
+from forktree.benchmarks import harness
+from forktree.benchmarks import workloads as W
 
 
 class HandCached:

@@ -15,10 +15,10 @@ import traceback
 from collections.abc import Sequence
 
 import forktree
-from forktree.commands import chat, demo, explain, pull, run, show
+from forktree.commands import bench, chat, demo, explain, pull, run, show
 from forktree.lang.errors import ForktreeError
 
-COMMANDS = (demo, run, explain, show, chat, pull)
+COMMANDS = (demo, run, explain, show, chat, pull, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

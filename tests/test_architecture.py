@@ -167,10 +167,10 @@ def test_every_package_on_disk_is_declared() -> None:
     import tomllib
 
     declared = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
-    folders = ("lang", "runtime", "backend", "kernels", "commands", "tutorials")
+    folders = ("lang", "runtime", "backend", "kernels", "commands", "tutorials", "benchmarks")
     found = {
         ".".join(("forktree", *init.parent.relative_to(ROOT).parts))
         for folder in folders
         for init in (ROOT / folder).rglob("__init__.py")
     }
-    assert found == declared - {"forktree", "forktree.tutorials.data"}
+    assert found == declared - {"forktree", "forktree.tutorials.data", "forktree.benchmarks.data"}

@@ -1,0 +1,124 @@
+"""`forktree bench`: what it measures, how it shows it, and what it says to a wrong argument."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forktree.benchmarks import charts, harness, peers, programs
+from forktree.benchmarks.harness import Bench, Row
+from forktree.commands import bench as command
+from forktree.commands.main import main
+
+
+def row(engine: str, case: str, seconds: float, **more: Any) -> Row:
+    return Row(engine, case, units=4, seconds=[seconds], num_tokens=more.pop("num_tokens", 100), **more)
+
+
+def test_the_command_knows_every_kind_and_every_peer() -> None:
+    assert tuple(programs.KINDS) == command.KINDS
+    assert set(command.PEERS) == set(peers.PEERS)
+    assert len(command.KINDS) == 11
+
+
+@pytest.mark.parametrize("option", [["--only", "W1,W9"], ["--only", ""], ["--against", "sglang"], ["--reps", "0"]])
+def test_a_wrong_argument_is_a_usage_error_that_lists_what_would_be_right(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["bench", *option])
+    assert exit_.value.code == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert any(name in shown for name in ("is none of W1, W2", "is none of transformers, llama.cpp", "at least 1"))
+
+
+def test_a_case_is_timed_over_its_repetitions_and_reported_as_soon_as_it_is_measured() -> None:
+    calls: list[int] = []
+    told: list[Row] = []
+
+    def run() -> dict[str, Any]:
+        calls.append(1)
+        return {"tokens": 7, "valid_pct": 50.0}
+
+    bench = Bench("e", reps=3, warmup=1, budget_s=60, on_row=told.append)
+    bench.case("c", run, units=2, facts=lambda facts: {**facts, "more": 1})
+    assert len(calls) == 4
+    assert [(one.case, len(one.seconds), one.num_tokens, one.notes) for one in told] == [
+        ("c", 3, 7, {"valid_pct": 50.0, "more": 1})
+    ]
+    assert bench.rows == told
+
+
+def test_a_case_that_would_exceed_its_budget_stops_early() -> None:
+    bench = Bench("e", reps=50, warmup=0, budget_s=0.0, on_row=lambda row: None)
+    bench.case("c", dict, units=1)
+    assert len(bench.rows[0].seconds) == 1
+
+
+def test_rows_survive_a_file(tmp_path: Path) -> None:
+    rows = [row("a", "W1/1", 2.0, cores=(1.0, 0.1, 0.0), notes={"hit": "50.0%"})]
+    harness.write_json(tmp_path / "rows.json", rows)
+    assert harness.read_json(tmp_path / "rows.json") == rows
+
+
+def test_engines_are_compared_case_by_case_and_one_alone_in_tokens() -> None:
+    both = [row("forktree", "W1", 1.0), row("other", "W1", 2.0), row("forktree", "W2", 8.0), row("other", "W2", 2.0)]
+    assert [bar.length for bar in charts.lengths(both)] == [1.0, 0.5, 0.25, 1.0]
+    assert list(charts.ratios(both, "forktree")) == [("W1", "other", 2.0), ("W2", "other", 0.25)]
+    alone = [row("forktree", "W1", 1.0), row("forktree", "W2", 2.0), row("forktree", "W3", 2.0, num_tokens=0)]
+    assert [(bar.row.case, bar.length) for bar in charts.lengths(alone)] == [("W1", 1.0), ("W2", 0.5)]
+
+
+def test_bars_are_grouped_by_case() -> None:
+    rows = [row("a", "W1", 1.0), row("a", "W2", 1.0), row("b", "W1", 2.0)]
+    assert [line.split()[:2] for line in charts.bars(rows)] == [["W1", "a"], ["W1", "b"], ["W2", "a"]]
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    charts.draw([row("a", "W1", 1.0), row("b", "W1", 2.0)], tmp_path / "rows.png")
+    assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_peer_that_is_not_installed_is_left_out_and_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = peers.Peer("ghost", "forktree.benchmarks.ghost", "no_such_module", "pip install ghost", ("W1",))
+    monkeypatch.setitem(peers.PEERS, "ghost", missing)
+    assert command._peers_here(["ghost"]) == []
+    assert "ghost is not installed here and is left out; `pip install ghost`" in capsys.readouterr().err
+
+
+def test_a_peer_that_fails_says_what_it_wrote() -> None:
+    broken = peers.Peer("broken", "forktree.benchmarks.no_such_script", "json", "", ("W1",))
+    with pytest.raises(RuntimeError, match="No module named"):
+        peers.run_peer(broken, ["W1"], [])
+    assert peers.run_peer(broken, ["W2"], []) == []
+
+
+def test_ctrl_c_shows_what_is_done(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def measure(arguments: Any, rows: list[Row]) -> None:
+        rows.append(row("forktree", "W1/1", 1.0))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_measure", measure)
+    assert main(["bench", "--quick"]) == 130
+    shown = capsys.readouterr()
+    assert "W1/1" in shown.out
+    assert "1 rows are done" in shown.err
+
+
+@pytest.mark.model
+def test_a_kind_is_measured_with_its_hit_rate_beside_the_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model_dir: Path
+) -> None:
+    assert main(["bench", "--quick", "--only", "mmlu,judge", "--json", str(tmp_path / "rows.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "hit" in shown
+    found = {one["case"]: one for one in json.loads((tmp_path / "rows.json").read_text())}
+    assert list(found) == ["mmlu", "judge"]
+    for one in found.values():
+        assert one["notes"]["computed"] == one["notes"]["least"] < one["notes"]["prompt"]
