@@ -4,8 +4,9 @@ The sources need no torch headers and no build system: plain C entry points over
 `<folder>/<digest>/`, where the digest covers the sources, the flags, the compiler, the processor and the
 OpenMP library, so that a changed machine builds its own. Processes that start together wait for one build.
 
-There must be one pool of threads, not two that fight for the cores. The code is compiled with -fopenmp but
-linked against the very libgomp that torch loaded; where that is not found, it is built without OpenMP.
+There must be one pool of threads, not two that fight for the cores. The single operations are compiled with
+-fopenmp and linked against the very libgomp that torch loaded; where that is not found, they are built without
+OpenMP. A whole step has a team of its own (team.h), which sleeps between steps and never works beside the other.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _log = logging.getLogger("forktree.kernels")
 _SOURCES = ("attention_cpu.cpp", "layer_cpu.cpp", "gemm_cpu.cpp", "gemm_pack.cpp", "step_cpu.cpp")
 _HEADERS = ("simd.h", "gemm.h", "attention.h", "layer.h", "team.h")
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=c++17", "-fPIC", "-fno-math-errno")
-_ABI = 3
+_ABI = 4
 _BUILD_TIMEOUT_S = 120.0
 _NAME = "kernels.so"
 
@@ -48,10 +49,12 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "ft_gemm": (_P, _P, _P, _I, _N),
     "ft_gemm_bytes": (_I, _I, _N),
     "ft_gemm_pack": (_P, _I, _I, _P, _N, _N),
-    "ft_step": (_P, _P, _N),
+    "ft_step": (_P, _P, _P),
+    "ft_team_new": (_N,),
+    "ft_team_free": (_P,),
     "ft_step_floats": (_P, *[_I] * 4, _N),
 }
-_RESULTS = {"ft_gemm_bytes": _I, "ft_gemm_pack": _I, "ft_step_floats": _I}
+_RESULTS = {"ft_team_new": _P, "ft_gemm_bytes": _I, "ft_gemm_pack": _I, "ft_step_floats": _I}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

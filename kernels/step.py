@@ -1,8 +1,8 @@
 """A whole forward pass of a Llama-like model over block-quantised weights, as one native call.
 
 Between the linear layers of a small model there is little to compute and much to start: of ten operations a layer,
-each started from Python, most of a step at one row is the starting. Here all layers run in one parallel region, which
-also leaves the interpreter's lock to others for the whole step.
+each started from Python, most of a step at one row is the starting. Here all layers are one job of a team of threads,
+which also leaves the interpreter's lock to others for the whole step.
 
 The plain twin is the model's own forward pass over the single operations (`gemm`, `norm`, `rotary`, `attention`,
 `activation`), which has the same bits: both are made of the same native functions.
@@ -11,6 +11,7 @@ The plain twin is the model's own forward pass over the single operations (`gemm
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -121,6 +122,8 @@ class NativeStep:
             scale=shape.head_dim**-0.5,
         )
         self._vocab = head.weights.num_outputs
+        self._team = native.library.ft_team_new(native.num_threads)
+        weakref.finalize(self, native.library.ft_team_free, self._team)
         self._workspace = torch.empty(0)
 
     def run(
@@ -170,7 +173,7 @@ class NativeStep:
             num_logits=len(logit_rows),
             layer_floats=k_pool.stride(0),
         )
-        self._native.library.ft_step(ctypes.byref(self._model), ctypes.byref(given), self._native.num_threads)
+        self._native.library.ft_step(ctypes.byref(self._model), ctypes.byref(given), self._team)
         return logits
 
     def _memory_for(self, plan: AttentionPlan, num_logits: int) -> int:

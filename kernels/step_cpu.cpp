@@ -1,15 +1,11 @@
-// A whole forward pass of a Llama-like model in one call: every layer over block-quantised weights, in one parallel
-// region. It is made of the very functions of the single operations (gemm_cpu.cpp, layer_cpu.cpp, attention_cpu.cpp),
+// A whole forward pass of a Llama-like model in one call: every layer over block-quantised weights, as one job of a
+// team. It is made of the very functions of the single operations (gemm_cpu.cpp, layer_cpu.cpp, attention_cpu.cpp),
 // so that its results have their bits. The contract is in step.py.
 //
 // Between phases lie these arrays:
 //     stream, delta [rows, hidden]        the residual stream, and what the last linear layer adds to it
 //     qkv, q        [rows, …]             the first linear layer's outputs; rotated queries
 //     narrow, wide  quantised activations of the layers that read `hidden` (or the heads), and `inner` values
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include "attention.h"
 #include "gemm.h"
 #include "layer.h"
@@ -84,19 +80,20 @@ struct Workspace {
     }
 };
 
-class Step {
+class Step final : public Job {
   public:
     Step(const StepModel& model, const StepInput& input, const Workspace& space)
         : m_(model),
+          layers_(model.layers, model.layers + model.num_layers),
           in_(input),
           w_(space),
           attention_{space.q,       nullptr,        nullptr,        space.partial, space.stats, input.plan,
                      model.q_heads, model.kv_heads, model.head_dim, model.scale} {}
 
-    void run(Team& team, int32_t thread) const {
+    void run(Member& team, int32_t thread) const override {
         float* scratch = w_.scratch + thread * w_.scratch_floats;
         for (int64_t i = 0; i < m_.num_layers; i++) {
-            const StepLayer& layer = m_.layers[i];
+            const StepLayer& layer = layers_[i];
             normalize(team, layer.attention_norm, layer.qkv, i == 0, scratch);
             multiply(team, layer.qkv, w_.narrow, in_.rows, w_.qkv);
             attend(team, layer, i, scratch);
@@ -109,13 +106,14 @@ class Step {
     }
 
   private:
-    const StepModel& m_;
-    const StepInput& in_;
-    const Workspace& w_;
+    const StepModel m_;
+    const std::vector<StepLayer> layers_;
+    const StepInput in_;
+    const Workspace w_;
     const Attention attention_;
 
     // stream += delta (or the embedding), then its norm as activations of the next layer.
-    void normalize(Team& team, const float* weight, const Linear& next, bool is_first, float* scratch) const {
+    void normalize(Member& team, const float* weight, const Linear& next, bool is_first, float* scratch) const {
         team.share(in_.rows, 1, [&](int64_t row, int64_t) {
             float *x = w_.stream + row * m_.hidden, *delta = w_.delta + row * m_.hidden;
             if (is_first) std::memcpy(x, m_.embedding + in_.ids[row] * m_.hidden, m_.hidden * sizeof(float));
@@ -126,7 +124,7 @@ class Step {
 
     // Pieces of work of a linear layer: `groups` of outputs for every chunk of rows.
     template <class F>
-    void over_chunks(Team& team, int64_t groups, int64_t rows, F&& f) const {
+    void over_chunks(Member& team, int64_t groups, int64_t rows, F&& f) const {
         const int64_t chunks = (rows + CHUNK - 1) / CHUNK, total = groups * chunks;
         const int64_t most = rows < 16 ? team.grain(total) : 1;
         team.share(total, most, [&](int64_t begin, int64_t end) {
@@ -137,7 +135,7 @@ class Step {
         });
     }
 
-    void multiply(Team& team, const Linear& layer, const void* x, int64_t rows, float* out) const {
+    void multiply(Member& team, const Linear& layer, const void* x, int64_t rows, float* out) const {
         over_chunks(team, (layer.outputs + LANES - 1) / LANES, rows, [&](int64_t panel, int64_t first, int64_t end) {
             gemm::multiply_panel(layer, panel, x, first, end, rows, out + first * layer.outputs + panel * LANES,
                                  layer.outputs);
@@ -145,7 +143,7 @@ class Step {
     }
 
     // New keys and values to their slots, then every query over what it sees, as activations of the output layer.
-    void attend(Team& team, const StepLayer& layer, int64_t index, float* scratch) const {
+    void attend(Member& team, const StepLayer& layer, int64_t index, float* scratch) const {
         Attention a = attention_;
         float *k_pages = in_.k_pages + index * in_.layer_floats, *v_pages = in_.v_pages + index * in_.layer_floats;
         a.k_pages = k_pages;
@@ -167,7 +165,7 @@ class Step {
     }
 
     // silu(gate) · up, 32 of them for a chunk of rows at a time, as activations of the down layer.
-    void gate(Team& team, const StepLayer& layer, float* scratch) const {
+    void gate(Member& team, const StepLayer& layer, float* scratch) const {
         const int64_t up = m_.inner / LANES;
         float* product = scratch + 2 * BLOCK_SIZE * CHUNK;
         over_chunks(team, m_.inner / BLOCK_SIZE, in_.rows, [&](int64_t block, int64_t first, int64_t end) {
@@ -187,7 +185,7 @@ class Step {
     }
 
     // Logits of the rows that are asked for.
-    void predict(Team& team, float* scratch) const {
+    void predict(Member& team, float* scratch) const {
         team.share(in_.num_logits, 1, [&](int64_t i, int64_t) {
             const int64_t row = in_.logit_rows[i];
             float* x = scratch + m_.hidden;  // the stream stays as it is: a row may be asked for twice
@@ -208,23 +206,14 @@ int64_t ft_step_floats(const StepModel* model, int64_t rows, int64_t pairs, int6
     return Workspace(*model, rows, pairs, num_logits, split, threads, nullptr).floats;
 }
 
-void ft_step(const StepModel* model, const StepInput* input, int32_t threads) {
-    const Workspace space(*model, input->rows, input->pairs, input->num_logits, input->plan.split, threads,
+// A team is made once and lives as long as its owner wants; one step at a time.
+Team* ft_team_new(int32_t threads) { return new Team(threads); }
+void ft_team_free(Team* team) { delete team; }
+
+void ft_step(const StepModel* model, const StepInput* input, Team* team) {
+    const Workspace space(*model, input->rows, input->pairs, input->num_logits, input->plan.split, team->size(),
                           input->workspace);
-    const Step step(*model, *input, space);
-#ifdef _OPENMP
-    Team* team = nullptr;
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp single
-        team = new Team(omp_get_num_threads());
-        step.run(*team, omp_get_thread_num());
-    }
-    delete team;
-#else
-    Team team(1);
-    step.run(team, 0);
-#endif
+    team->run(std::make_shared<Step>(*model, *input, space));
 }
 
 }  // extern "C"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -140,12 +141,22 @@ def test_a_prompt_has_the_same_bits_in_any_chunks_beside_any_work(
     assert torch.equal(torch.cat(found), expected)
 
 
-@pytest.mark.parametrize("num_threads", [1, 3])
-def test_the_number_of_threads_changes_no_bit(runner: ModelRunner, tmp_path: Path, num_threads: int) -> None:
+@pytest.mark.parametrize("num_threads", [1, 3, 16])
+def test_the_number_of_threads_changes_no_bit(tmp_path: Path, num_threads: int) -> None:
+    """With far more threads than cores most come late to most phases."""
     folder = write_block_model(tmp_path)
-    few, two = load(folder, num_threads=num_threads), load(folder, num_threads=2)
-    for parts in ([(0, 1, 0)], [(0, 200, 0), (0, 40, 20)]):
-        assert torch.equal(few.forward(batch_of(parts)), two.forward(batch_of(parts)))
+    some, two = load(folder, num_threads=num_threads), load(folder, num_threads=2)
+    for parts in [[(0, 1, 0)], [(0, 200, 0), (0, 40, 20)], *([(i, 1, 0)] for i in range(1, 30))]:
+        assert torch.equal(some.forward(batch_of(parts)), two.forward(batch_of(parts)))
+
+
+def test_a_model_that_is_dropped_ends_its_threads(tmp_path: Path) -> None:
+    runner = load(write_block_model(tmp_path), num_threads=7)
+    runner.forward(batch_of([(0, 5, 0)]))
+    before = len(list(Path("/proc/self/task").iterdir()))
+    del runner
+    gc.collect()
+    assert len(list(Path("/proc/self/task").iterdir())) <= before - 6
 
 
 def test_rows_are_told_apart_when_asked_for_in_part_and_twice(runner: ModelRunner) -> None:
