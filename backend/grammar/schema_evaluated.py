@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
+from forktree.backend.grammar.schema_algebra import CircularError
 from forktree.backend.grammar.schema_document import Draft, Key, Place
 from forktree.backend.grammar.schema_shapes import (
     ANYTHING,
@@ -77,7 +78,7 @@ class Outcomes:
         found = self._known.get(place.key)
         if found is None:
             if place.key in self._open:
-                raise ConstraintError("the schema refers to itself without end", pointer=place.pointer)
+                raise CircularError("the schema refers to itself without end", pointer=place.pointer)
             self._open.add(place.key)
             try:
                 found = self._known[place.key] = self._read(place)
@@ -92,7 +93,9 @@ class Outcomes:
         found = [Outcome(interpreter.own(place), self._own_cover(place))]
         for keyword in ("not", "dependentRequired"):
             if keyword in schema:
-                found = self._joined(found, [Outcome(interpreter.applied(place, keyword), Cover())])
+                found = self._joined(
+                    found, [Outcome(interpreter.applied(place, keyword, interpreter.anything), Cover())]
+                )
         for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
             if keyword in schema:
                 found = self._joined(found, self.of(interpreter.document.resolve(place, keyword)))
@@ -146,7 +149,7 @@ class Outcomes:
 
     def _joined(self, left: list[Outcome], right: list[Outcome]) -> list[Outcome]:
         """Both hold."""
-        both = self._interpreter.both
+        both = self._interpreter.algebra.both
         return _merged(Outcome(both(a.meaning, b.meaning), a.cover | b.cover) for a in left for b in right)
 
     def _any_of(self, parts: list[Place]) -> list[Outcome]:
@@ -161,18 +164,17 @@ class Outcomes:
         for a, b in product(left, right):
             cover = a.cover | b.cover
             if cover not in (a.cover, b.cover):
-                yield Outcome(self._interpreter.both(a.meaning, b.meaning), cover)
+                yield Outcome(self._interpreter.algebra.both(a.meaning, b.meaning), cover)
 
     def _one_of(self, parts: list[Place]) -> list[Outcome]:
-        interpreter = self._interpreter
+        interpreter, algebra = self._interpreter, self._interpreter.algebra
         found = []
         for at, part in enumerate(parts):
             others = [interpreter.schema(other) for place, other in enumerate(parts) if place != at]
             for outcome in self.of(part):
                 meaning = outcome.meaning
                 for other in others:
-                    if not interpreter.is_disjoint(meaning, other):
-                        meaning = interpreter.both(meaning, interpreter.complement(other))
+                    meaning = algebra.difference(meaning, other)
                 found.append(Outcome(meaning, outcome.cover))
         return _merged(found)
 
@@ -180,7 +182,7 @@ class Outcomes:
         schema, interpreter = place.schema, self._interpreter
         condition = interpreter.document.child(place, "if")
         held = self.of(condition)
-        failed = [Outcome(interpreter.complement(interpreter.schema(condition)), Cover())]
+        failed = [Outcome(interpreter.algebra.complement(interpreter.schema(condition)), Cover())]
         if "then" in schema:
             held = self._joined(held, self.of(interpreter.document.child(place, "then")))
         if "else" in schema:
@@ -208,14 +210,14 @@ class Outcomes:
         for meaning, cover in outcomes:
             if "unevaluatedProperties" in schema:
                 rule = _key_rule(cover, interpreter.goal(child(place, "unevaluatedProperties")))
-                meaning = interpreter.both(meaning, interpreter.only_objects([rule]))
+                meaning = interpreter.algebra.both(meaning, interpreter.only_objects([rule]))
                 cover |= Cover(has_all_keys=True)
             if "unevaluatedItems" in schema:
                 shape = _item_rule(cover, interpreter.goal(child(place, "unevaluatedItems")))
                 limit = Meaning(
                     anything.strings, anything.numbers, (shape,), anything.objects, anything.booleans, anything.null
                 )
-                meaning = interpreter.both(meaning, limit)
+                meaning = interpreter.algebra.both(meaning, limit)
                 cover |= Cover(has_all_items=True)
             found.append(Outcome(meaning, cover))
         return _merged(found)

@@ -13,7 +13,6 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar
 
-from forktree.backend.grammar.choices import any_of
 from forktree.backend.grammar.codepoints import ANY
 from forktree.backend.grammar.derivatives import Derivatives
 from forktree.backend.grammar.number_sets import (
@@ -21,10 +20,10 @@ from forktree.backend.grammar.number_sets import (
     MAX_DIGITS,
     Numbers,
     both_numbers,
-    not_numbers,
 )
 from forktree.backend.grammar.regex_ecma import parse_ecma
 from forktree.backend.grammar.regex_terms import search, whole_match
+from forktree.backend.grammar.schema_algebra import Algebra, CircularError
 from forktree.backend.grammar.schema_document import Document, Draft, Key, Place
 from forktree.backend.grammar.schema_evaluated import Outcomes
 from forktree.backend.grammar.schema_formats import (
@@ -43,16 +42,11 @@ from forktree.backend.grammar.schema_shapes import (
     Contains,
     Goal,
     KeyRule,
-    Keys,
     Meaning,
     Objects,
     Strings,
-    both_arrays,
     both_objects,
     goal_of,
-    not_arrays,
-    not_objects,
-    pairs,
     united,
 )
 from forktree.backend.grammar.schema_syntax import TYPES, check_place
@@ -86,21 +80,14 @@ class Interpreter:
         self.derivatives = derivatives
         self.terms = derivatives.terms
         self.numbers = numbers
-        self.any_body = self.terms.any_chars("json")
         self._places: dict[Key, Place] = {}
         self._meanings: dict[Goal, Meaning] = {}
         self._by_place: dict[Key, Meaning] = {}
         self._open: list[Key] = []
         self._patterns: dict[str, Term] = {}
         self.outcomes = Outcomes(self)
-        self.anything = Meaning(
-            (Strings(self.any_body),),
-            (ALL_NUMBERS,),
-            (Arrays(),),
-            (Objects(),),
-            frozenset([True, False]),
-            True,
-        )
+        self.algebra = Algebra(derivatives, numbers, meaning=self.meaning, pattern=self.pattern)
+        self.anything = self.algebra.anything
 
     def goal(self, place: Place) -> Goal:
         """The goal that a subschema is."""
@@ -130,11 +117,18 @@ class Interpreter:
         """
         found = self._meanings.get(goal)
         if found is None:
-            found = self.anything
-            for atom in sorted(goal, key=repr):
-                found = self.both(found, self._atom(atom))
-            self._meanings[goal] = found
+            found = self._meanings[goal] = self._joined(goal)
         return found
+
+    def _joined(self, goal: Goal) -> Meaning:
+        """Goals grow an atom at a time, so most of one is known."""
+        if not goal:
+            return self.anything
+        if len(goal) == 1:
+            return self._atom(*goal)
+        *_, last = sorted(goal, key=repr)
+        one = goal_of(last)
+        return self.algebra.both(self.meaning(goal - one), self.meaning(one))
 
     def _atom(self, atom: Atom) -> Meaning:
         match atom[0]:
@@ -143,7 +137,7 @@ class Interpreter:
             case "const":
                 return self._values([json.loads(atom[1], parse_float=Decimal)])
             case "not":
-                return self.complement(self.meaning(atom[1]))
+                return self.algebra.complement(self.meaning(atom[1]))
             case "or":
                 return united(map(self.meaning, atom[1]))
         return NOTHING
@@ -155,7 +149,7 @@ class Interpreter:
         found = self._by_place.get(place.key)
         if found is None:
             if place.key in self._open:
-                raise ConstraintError("the schema refers to itself without end", pointer=place.pointer)
+                raise CircularError("the schema refers to itself without end", pointer=place.pointer)
             self._open.append(place.key)
             try:
                 found = self._by_place[place.key] = self._read(place)
@@ -169,66 +163,60 @@ class Interpreter:
         if isinstance(schema, bool):
             return self.anything if schema else NOTHING
         if "$ref" in schema and self.document.draft <= Draft.D7:
-            return self._reference("$ref", place)  # its neighbours mean nothing in these drafts
+            return self.schema(self.document.resolve(place, "$ref"))  # its neighbours mean nothing in these drafts
         if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
             return united(meaning for meaning, _ in self.outcomes.of(place))
         found = self.own(place)
         for keyword in _APPLICATORS:
             if keyword in schema:
-                found = self.both(found, self.applied(place, keyword))
+                found = self.applied(place, keyword, found)
         return found
 
-    def applied(self, place: Place, keyword: str) -> Meaning:
-        """What a keyword that combines schemas allows."""
-        return located(place, keyword, partial(self._applied, place, keyword))
+    def applied(self, place: Place, keyword: str, found: Meaning) -> Meaning:
+        """What is left of a meaning under a keyword that combines schemas."""
+        return located(place, keyword, partial(self._applied, place, keyword, found))
 
-    def _applied(self, place: Place, keyword: str) -> Meaning:
+    def _applied(self, place: Place, keyword: str, found: Meaning) -> Meaning:
+        both = self.algebra.both
         match keyword:
             case "allOf":
-                return self._all_of(place)
+                for one in self.each(place, keyword):
+                    found = both(found, self.schema(one))
+                return found
             case "anyOf":
-                return united(map(self.schema, self.each(place, "anyOf")))
+                return both(found, united(map(self.schema, self.each(place, keyword))))
             case "oneOf":
-                return self._one_of(place)
+                return self._one_of(place, found)
             case "not":
-                return self.complement(self.schema(self.document.child(place, "not")))
+                return self.algebra.difference(found, self.schema(self.document.child(place, keyword)))
             case "if":
-                return self._conditional(place)
+                return self._conditional(place, found)
             case "dependentRequired" | "dependentSchemas" | "dependencies":
-                return self._dependent(keyword, place)
-        return self._reference(keyword, place)
+                return both(found, self._dependent(keyword, place))
+        return both(found, self.schema(self.document.resolve(place, keyword)))
 
     def each(self, place: Place, keyword: str) -> list[Place]:
         return [self.document.child(place, keyword, at) for at in range(len(place.schema[keyword]))]
 
-    def _reference(self, keyword: str, place: Place) -> Meaning:
-        return self.schema(self.document.resolve(place, keyword))
-
-    def _all_of(self, place: Place) -> Meaning:
-        found = self.anything
-        for one in self.each(place, "allOf"):
-            found = self.both(found, self.schema(one))
-        return found
-
-    def _one_of(self, place: Place) -> Meaning:
-        """Exactly one: each branch without the others, where they can meet at all."""
+    def _one_of(self, place: Place, found: Meaning) -> Meaning:
+        """Exactly one: what each branch leaves, without what the others allow."""
         meanings = [self.schema(one) for one in self.each(place, "oneOf")]
-        found = []
-        for at, meaning in enumerate(meanings):
-            for other, excluded in enumerate(meanings):
-                if other != at and not self.is_disjoint(meaning, excluded):
-                    meaning = self.both(meaning, self.complement(excluded))
-            found.append(meaning)
-        return united(found)
-
-    def _conditional(self, place: Place) -> Meaning:
-        condition = self.schema(self.document.child(place, "if"))
         branches = []
-        for keyword, branch in (("then", condition), ("else", self.complement(condition))):
-            if keyword in place.schema:
-                branch = self.both(branch, self.schema(self.document.child(place, keyword)))
+        for at, meaning in enumerate(meanings):
+            branch = self.algebra.both(found, meaning)
+            for excluded in meanings[:at] + meanings[at + 1 :]:
+                branch = self.algebra.difference(branch, excluded)
             branches.append(branch)
         return united(branches)
+
+    def _conditional(self, place: Place, found: Meaning) -> Meaning:
+        condition = self.schema(self.document.child(place, "if"))
+        held, failed = self.algebra.both(found, condition), self.algebra.difference(found, condition)
+        if "then" in place.schema:
+            held = self.algebra.both(held, self.schema(self.document.child(place, "then")))
+        if "else" in place.schema:
+            failed = self.algebra.both(failed, self.schema(self.document.child(place, "else")))
+        return united([held, failed])
 
     def _dependent(self, keyword: str, place: Place) -> Meaning:
         found = self.anything
@@ -240,7 +228,7 @@ class Interpreter:
             else:
                 then = self.schema(self.document.child(place, keyword, name))
                 present = [both_objects(Objects(required=(name,)), one) for one in then.objects]
-            found = self.both(found, self.only_objects([absent, *present]))
+            found = self.algebra.both(found, self.only_objects([absent, *present]))
         return found
 
     def only_objects(self, objects: list[Objects]) -> Meaning:
@@ -263,14 +251,14 @@ class Interpreter:
             "null" in types,
         )
         if "const" in place.schema:
-            found = self.both(found, self._values([place.schema["const"]], f"{place.pointer}/const"))
+            found = self.algebra.both(found, self._values([place.schema["const"]], f"{place.pointer}/const"))
         if "enum" in place.schema:
-            found = self.both(found, self._values(place.schema["enum"], f"{place.pointer}/enum"))
+            found = self.algebra.both(found, self._values(place.schema["enum"], f"{place.pointer}/enum"))
         return found
 
     def _strings(self, place: Place) -> tuple[Strings, ...]:
         schema = place.schema
-        parts = [self.any_body]
+        parts = [self.algebra.any_body]
         low, high = int(schema.get("minLength", 0)), schema.get("maxLength")
         if high is not None and high < low:
             raise ConstraintError(f"maxLength {high} is below minLength {low}", pointer=f"{place.pointer}/maxLength")
@@ -283,7 +271,7 @@ class Interpreter:
             parts.append(self.pattern(schema["pattern"], f"{place.pointer}/pattern"))
         if schema.get("format") in KNOWN_FORMATS:
             parts += self._format(schema["format"], f"{place.pointer}/format")
-        return self._live_strings(Strings(self.terms.both(parts)))
+        return self.algebra.live_strings(Strings(self.terms.both(parts)))
 
     def pattern(self, pattern: str, pointer: str = "") -> Term:
         """The JSON bodies of texts in which an ECMA-262 pattern is found."""
@@ -328,10 +316,7 @@ class Interpreter:
             is_strict = keyword.startswith("exclusive") or schema.get(f"exclusive{keyword.capitalize()}") is True
             demand = _demand_of(keyword, value, is_strict=is_strict)
             found = both_numbers(found, demand) if found is not None else None
-        return self._written_numbers(found)
-
-    def _written_numbers(self, shape: Numbers | None) -> tuple[Numbers, ...]:
-        return (shape,) if shape is not None and self.numbers.can_write(shape) else ()
+        return self.algebra.written_numbers(found)
 
     def _arrays(self, place: Place) -> tuple[Arrays, ...]:
         schema = place.schema
@@ -403,7 +388,7 @@ class Interpreter:
             if isinstance(value, int | Decimal) and not isinstance(value, bool)
         }
         return Meaning(
-            (self._string_set(frozenset(strings)),) if strings else (),
+            (self.algebra.string_set(frozenset(strings)),) if strings else (),
             (self._number_set(frozenset(numbers)),) if numbers else (),
             tuple(dict.fromkeys(_array_of(value) for value in values if isinstance(value, list))),
             tuple(dict.fromkeys(_object_of(value) for value in values if isinstance(value, dict))),
@@ -411,133 +396,8 @@ class Interpreter:
             None in values,
         )
 
-    def _string_set(self, texts: frozenset[str]) -> Strings:
-        return Strings(any_of(self.terms, texts, self.escaped_char), texts)
-
-    def escaped_char(self, char: str) -> Term:
-        """One character in every spelling that JSON has."""
-        return self.terms.char(((ord(char), ord(char) + 1),), "json")
-
     def _number_set(self, values: frozenset[Decimal]) -> Numbers:
         return Numbers(only=values, is_integer=all(value == value.to_integral_value() for value in values))
-
-    # -- algebra --------------------------------------------------------------------------------------
-
-    def both(self, left: Meaning, right: Meaning) -> Meaning:
-        """What both allow."""
-        if left is self.anything:
-            return right
-        if right is self.anything:
-            return left
-        arrays = (both_arrays(a, b) for a, b in pairs(left.arrays, right.arrays))
-        objects = (both_objects(a, b) for a, b in pairs(left.objects, right.objects))
-        return united(
-            [
-                Meaning(
-                    tuple(s for a, b in pairs(left.strings, right.strings) for s in self._both_strings(a, b)),
-                    tuple(n for a, b in pairs(left.numbers, right.numbers) for n in self._both_numbers(a, b)),
-                    tuple(one for one in arrays if one.high is None or one.low <= one.high),
-                    tuple(one for one in objects if one.high is None or one.low <= one.high),
-                    left.booleans & right.booleans,
-                    left.null and right.null,
-                )
-            ]
-        )
-
-    def _both_strings(self, left: Strings, right: Strings) -> tuple[Strings, ...]:
-        if left.only is None and right.only is None:
-            return self._live_strings(Strings(self.terms.both([left.term, right.term])))
-        texts = left.only if right.only is None else right.only if left.only is None else left.only & right.only
-        assert texts is not None
-        kept = frozenset(text for text in texts if all(self.has_text(one.term, text) for one in (left, right)))
-        return (self._string_set(kept),) if kept else ()
-
-    def has_text(self, body: Term, text: str) -> bool:
-        """Whether a language of JSON bodies has this text."""
-        written = json.dumps(text, ensure_ascii=False)[1:-1]
-        state = self.derivatives.run(body, written.encode("utf-8", "surrogatepass"))
-        return state is not None and state.nullable
-
-    def _both_numbers(self, left: Numbers, right: Numbers) -> tuple[Numbers, ...]:
-        return self._written_numbers(both_numbers(left, right))
-
-    def _live_strings(self, shape: Strings) -> tuple[Strings, ...]:
-        return (shape,) if self.derivatives.is_live(shape.term) else ()
-
-    def complement(self, meaning: Meaning) -> Meaning:
-        """Everything that the meaning excludes."""
-        found = Meaning(
-            self._not_strings(meaning.strings),
-            self._not_numbers(meaning.numbers),
-            booleans=frozenset([True, False]) - meaning.booleans,
-            null=not meaning.null,
-        )
-        arrays: tuple[Arrays, ...] = (Arrays(),)
-        for shape in meaning.arrays:
-            merged = (both_arrays(a, b) for a, b in pairs(arrays, tuple(not_arrays(shape))))
-            arrays = tuple(dict.fromkeys(one for one in merged if one.high is None or one.low <= one.high))
-        objects: tuple[Objects, ...] = (Objects(),)
-        for one in meaning.objects:
-            joined = (both_objects(a, b) for a, b in pairs(objects, tuple(not_objects(one))))
-            objects = tuple(dict.fromkeys(kept for kept in joined if kept.high is None or kept.low <= kept.high))
-        return united([found, Meaning(arrays=arrays, objects=objects)])
-
-    def _not_strings(self, shapes: tuple[Strings, ...]) -> tuple[Strings, ...]:
-        left = [self.any_body, *(self.terms.without(one.term) for one in shapes)]
-        return self._live_strings(Strings(self.terms.both(left)))
-
-    def _not_numbers(self, shapes: tuple[Numbers, ...]) -> tuple[Numbers, ...]:
-        found: tuple[Numbers, ...] = (ALL_NUMBERS,)
-        for shape in shapes:
-            merged = (self._both_numbers(a, b) for a, b in pairs(found, tuple(not_numbers(shape))))
-            found = tuple(dict.fromkeys(one for some in merged for one in some))
-        return found
-
-    def is_disjoint(self, left: Meaning, right: Meaning) -> bool:
-        """Sound and quick: no value meets both. Objects are told apart by a constant or a missing name."""
-        met = self.both(
-            Meaning(left.strings, left.numbers, booleans=left.booleans, null=left.null),
-            Meaning(right.strings, right.numbers, booleans=right.booleans, null=right.null),
-        )
-        if not met.is_empty or (left.arrays and right.arrays):
-            return False
-        return all(self._objects_clash(both_objects(a, b)) for a, b in pairs(left.objects, right.objects))
-
-    def _objects_clash(self, shape: Objects) -> bool:
-        return any(self._clashes(self.key_goal(shape, name)) for name in shape.required)
-
-    def _clashes(self, goal: Goal) -> bool:
-        if goal >= NEVER:
-            return True
-        if any(atom[0] == "schema" and atom[1:] in self._open for atom in goal):
-            return False
-        return self.meaning(goal).is_empty
-
-    def is_of(self, keys: Keys, text: str) -> bool:
-        """Whether a text is a key of this kind."""
-        return (
-            text not in keys.without
-            and all(self.has_text(self.pattern(one), text) for one in keys.matching)
-            and not any(self.has_text(self.pattern(one), text) for one in keys.not_matching)
-            and (keys.names == ANYTHING or self.is_text_of(keys.names, text))
-        )
-
-    def is_text_of(self, goal: Goal, text: str) -> bool:
-        """Whether a text meets the goal as a string."""
-        return any(self.has_text(shape.term, text) for shape in self.meaning(goal).strings)
-
-    def key_goal(self, shape: Objects, name: str) -> Goal:
-        """What the value under this key has to meet."""
-        atoms: set[Atom] = set()
-        for rule in shape.rules:
-            own = [goal for key, goal in rule.named if key == name]
-            own += [goal for pattern, goal in rule.patterns if self.has_text(self.pattern(pattern), name)]
-            for goal in own or [rule.additional]:
-                atoms |= goal
-        for keys in shape.every:
-            if self.is_of(keys, name):
-                atoms |= keys.value
-        return NEVER if ("never",) in atoms else frozenset(atoms)
 
 
 def _array_of(value: list[Any]) -> Arrays:
@@ -571,7 +431,7 @@ def located(place: Place, keyword: str, read: Callable[[], Result]) -> Result:
     except ConstraintError as error:
         if error.pointer:
             raise
-        raise ConstraintError(error.reason, pointer=f"{place.pointer}/{keyword}") from None
+        raise type(error)(error.reason, pointer=f"{place.pointer}/{keyword}") from None
 
 
 def _demand_of(keyword: str, value: Decimal, *, is_strict: bool) -> Numbers:

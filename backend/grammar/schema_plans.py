@@ -107,12 +107,12 @@ class _Planner:
     def _name(self, text: str) -> list[Name]:
         shape = self._shape
         is_required = text in shape.required
-        goal = self._interpreter.key_goal(shape, text)
-        if shape.names != ANYTHING and not self._interpreter.is_text_of(shape.names, text):
+        goal = self._interpreter.algebra.key_goal(shape, text)
+        if shape.names != ANYTHING and not self._interpreter.algebra.is_text_of(shape.names, text):
             goal = NEVER
         if goal == NEVER and not is_required:
             return []
-        discharges = frozenset(at for at, keys in enumerate(shape.some) if self._interpreter.is_of(keys, text))
+        discharges = frozenset(at for at, keys in enumerate(shape.some) if self._interpreter.algebra.is_of(keys, text))
         return [Name(text, goal, is_required, discharges)]
 
     def _kinds(self) -> tuple[Keys, ...]:
@@ -123,9 +123,9 @@ class _Planner:
         shape, terms = self._shape, self._interpreter.terms
         if any(rule.additional == NEVER and not rule.patterns for rule in shape.rules):
             return []
-        base = [self._interpreter.any_body]
+        base = [self._interpreter.algebra.any_body]
         if named:
-            base.append(terms.without(any_of(terms, named, self._interpreter.escaped_char)))
+            base.append(terms.without(any_of(terms, named, self._interpreter.algebra.escaped_char)))
         if shape.names != ANYTHING:
             base.append(self._names_language(shape.names))
         classes = [_Class(terms.both(base), ())]
@@ -146,7 +146,8 @@ class _Planner:
         return found
 
     def _names_language(self, goal: Goal) -> Term:
-        return self._interpreter.terms.alt(shape.term for shape in self._interpreter.meaning(goal).strings)
+        language = self._interpreter.algebra.language
+        return self._interpreter.terms.alt(map(language, self._interpreter.meaning(goal).strings))
 
     def _split(self, one: _Class, key: Hashable, language: Callable[[], Term]) -> list[_Class]:
         terms, is_live = self._interpreter.terms, self._interpreter.derivatives.is_live
@@ -207,7 +208,7 @@ def finite_texts(body: Term, interpreter: Interpreter) -> list[str] | None:
         if len(found) > MAX_FINITE or len(pending) > 50 * MAX_FINITE:
             return None
     terms = interpreter.terms
-    listed = any_of(terms, found, interpreter.escaped_char)
+    listed = any_of(terms, found, interpreter.algebra.escaped_char)
     is_all = not interpreter.derivatives.is_live(terms.both([body, terms.without(listed)]))
     return sorted(found) if is_all else None
 

@@ -51,10 +51,11 @@ def negated(goal: Goal) -> Goal:
 
 @dataclass(frozen=True, slots=True)
 class Strings:
-    """Texts by the language of their JSON bodies. `only`: the finite set that an enumeration leaves."""
+    """Texts: a language of JSON bodies less the texts `excluded`, or `only` the texts that an enumeration leaves."""
 
-    term: Term
+    base: Term
     only: frozenset[str] | None = None
+    excluded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

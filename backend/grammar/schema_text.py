@@ -194,20 +194,23 @@ class Writer:
         if isinstance(shape, Strings):
             quote = self.terms.literal('"')
             body = (
-                written_pieces(self.terms, shape.term)
+                written_pieces(self.terms, self.language(shape))
                 if shape.only is None
                 else any_of(self.terms, shape.only, self.name_char)
             )
             return self.terms.cats([quote, body, quote])
         return self.interpreter.numbers.text(shape)
 
+    def language(self, shape: Strings) -> Term:
+        return self.interpreter.algebra.language(shape)
+
     def texts_of(self, shape: Strings) -> list[str] | None:
         """All texts of a shape, or None where they are endless or too many to list."""
         if shape.only is not None:
             return sorted(shape.only)
-        if shape.term is self.interpreter.any_body:
+        if shape.base is self.interpreter.algebra.any_body:
             return None
-        return finite_texts(shape.term, self.interpreter)
+        return finite_texts(self.language(shape), self.interpreter)
 
     def has_endless_keys(self, shape: Objects) -> bool:
         """Whether objects of this shape may differ in endlessly many keys."""
@@ -228,7 +231,7 @@ class Writer:
         return self.terms.literal(char) if _is_plain(char) else self.escaped_char(char)
 
     def escaped_char(self, char: str) -> Term:
-        return self.interpreter.escaped_char(char)
+        return self.interpreter.algebra.escaped_char(char)
 
 
 def _is_plain(char: str) -> bool:

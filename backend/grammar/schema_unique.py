@@ -54,6 +54,8 @@ class Values(Protocol):
 
     def escaped_char(self, char: str) -> Term: ...
 
+    def language(self, shape: Strings) -> Term: ...
+
     def texts_of(self, shape: Strings) -> list[str] | None: ...
 
     def has_endless_keys(self, shape: Objects) -> bool: ...
@@ -190,13 +192,13 @@ class UniqueWriter:
                 found["number", value] = self._values.shape_text(Numbers(only=frozenset([value])))
         for strings in meaning.strings:
             for text in strings.only or ():
-                found["text", text] = self._values.shape_text(Strings(strings.term, frozenset([text])))
+                found["text", text] = self._values.shape_text(Strings(strings.base, frozenset([text])))
         return found
 
     def _free(self, shape: Arrays, used: frozenset[Value]) -> Term:
         """The JSON bodies of the texts that cannot be listed and were not used."""
         terms = self._terms
-        free = [one.term for one in self._values.meaning(shape.rest).strings if one.only is None]
+        free = [self._values.language(one) for one in self._values.meaning(shape.rest).strings if one.only is None]
         if not free:
             return terms.empty
         taken = {str(value[1]) for value in (*self._listed(shape.rest), *used) if value[0] == "text"}
