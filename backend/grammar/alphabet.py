@@ -14,6 +14,7 @@ from functools import lru_cache
 from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.codepoints import CodeSet, intersect, normalised
 from forktree.backend.grammar.terms import Kind, Term, Terms
+from forktree.backend.grammar.work import COMPILE_STEPS
 from forktree.backend.vocabulary import Vocabulary
 from forktree.lang.errors import ConstraintError
 
@@ -50,8 +51,9 @@ class Alphabet:
         if _has_references(automaton.start):
             return None
         terms = Terms()
-        start = cut_term(terms, self, automaton.start)
-        return Automaton(terms, start, refusal="this tokenizer's tokens cannot spell any legal output")
+        with terms.work.limited(COMPILE_STEPS):
+            start = cut_term(terms, self, automaton.start)
+            return Automaton(terms, start, refusal="this tokenizer's tokens cannot spell any legal output")
 
     def codes(self) -> CodeSet:
         """The characters whose bytes are all there."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from forktree.backend.grammar.characters import arcs_of
 from forktree.backend.grammar.terms import Kind, Term, Terms
+from forktree.backend.grammar.work import MASK_STEPS
 from forktree.lang.errors import ConstraintError
 
 Arcs = tuple[tuple[int, Term], ...]
@@ -40,7 +41,7 @@ class Derivatives:
             return _target(self.arcs(state), byte)
         key = (state, byte)
         if key not in self._steps:
-            with self.lock:
+            with self.lock, self.terms.work.limited(MASK_STEPS):
                 reached = self._step(state, byte)
                 is_live = reached is not None and self.is_live(reached)
                 self._steps[key] = reached if is_live else None
@@ -111,11 +112,11 @@ class Derivatives:
         """Live arcs of a state. Masks are disjoint.
 
         Raises:
-            ConstraintError: the state holds more than `MAX_PARALLEL` configurations.
+            ConstraintError: the state holds more than `MAX_PARALLEL` configurations, or takes more than `MASK_STEPS`.
         """
         arcs = state.arcs
         if arcs is None:
-            with self.lock:
+            with self.lock, self.terms.work.limited(MASK_STEPS):
                 self._prepare(state)
                 arcs = self._arcs(state)
         return arcs
@@ -245,6 +246,7 @@ class Derivatives:
             for mask, target in arcs:
                 by_mask.setdefault(mask, []).append(target)
         parts: list[tuple[int, list[list[Term]]]] = _refined([], by_mask.items())
+        self.terms.work.spend(len(parts) // 4)
         return _joined((mask, self.terms.alt(chain.from_iterable(found))) for mask, found in parts)
 
     def _product(self, lists: list[list[tuple[int, Term]]]) -> list[tuple[int, Term]]:
@@ -253,6 +255,7 @@ class Derivatives:
             parts = [
                 (mask & other, [*targets, target]) for mask, targets in parts for other, target in arcs if mask & other
             ]
+        self.terms.work.spend(len(parts))
         return _joined((mask, self.terms.both(targets)) for mask, targets in parts)
 
     def _arcs_under_and(self, term: Term) -> list[tuple[int, Term]]:

@@ -20,6 +20,7 @@ from forktree.backend.grammar.reach import finishable
 from forktree.backend.grammar.terms import ITEMS, KEYS, Term
 from forktree.backend.grammar.trie import Ints, Trie
 from forktree.backend.grammar.walks import Walks
+from forktree.backend.grammar.work import COMPILE_STEPS, MASK_STEPS
 
 if TYPE_CHECKING:
     from forktree.backend.grammar.completions import Completions
@@ -54,7 +55,8 @@ class Masks:
         self._nothing = self._packed(np.empty(0, dtype=np.int32), ends=False)
         self._finishable: frozenset[Term] | None = None
         if cut is None:
-            self._finishable = finishable(automaton, trie.vocabulary, self._legal_tokens)
+            with automaton.terms.work.limited(COMPILE_STEPS):
+                self._finishable = finishable(automaton, trie.vocabulary, self._legal_tokens)
 
     @property
     def num_words(self) -> int:
@@ -90,10 +92,14 @@ class Masks:
         return self._finishable is None or state in self._finishable
 
     def of(self, state: Term) -> Mask:
-        """Packed int32 [ceil(vocab / 32)]; read-only. End tokens are in it exactly when the state is complete."""
+        """Packed int32 [ceil(vocab / 32)]; read-only. End tokens are in it exactly when the state is complete.
+
+        Raises:
+            ConstraintError: it takes more than `MASK_STEPS` of work.
+        """
         mask = self._masks.get(state)
         if mask is None:
-            with self.automaton.lock:
+            with self.automaton.lock, self.automaton.terms.work.limited(MASK_STEPS):
                 mask = self._made(state)
         return mask
 
@@ -152,7 +158,7 @@ class Masks:
 
     def tokens_below(self, state: Term, node: int) -> Ints:
         """Tokens in the subtree of `node`, itself excluded, whose bytes after it are legal from `state`."""
-        with self.automaton.lock:
+        with self.automaton.lock, self.automaton.terms.work.limited(MASK_STEPS):
             found = self.trie.tokens[self._walks.rows(state, node)]
         if not state.captures:
             return found

@@ -39,6 +39,7 @@ from typing import Any, NamedTuple, Protocol
 
 from forktree.backend.grammar.characters import Node, Writing, byte_node, char_node, is_whole, text_node
 from forktree.backend.grammar.codepoints import ANY, CodeSet
+from forktree.backend.grammar.work import Work
 
 KEYS = 1
 ITEMS = 2
@@ -123,6 +124,7 @@ class Terms:
         self._unions: dict[tuple[Term, ...], Term] = {}  # the letters of a word mostly lead to the same union
         self._scope = _Scope(resolve)
         self._resolved: dict[Term, Term] = {}
+        self.work = Work()
         self.empty = self._make(Kind.EMPTY, (), nullable=False, is_plain=True, flavour="")
         self.epsilon = self._make(Kind.EPSILON, (), nullable=True, is_plain=True, flavour="")
 
@@ -446,6 +448,7 @@ class Terms:
         key = (kind, *args)
         term = self._table.get(key)
         if term is None:
+            self.work.spend()
             term = Term(len(self._table), kind, args, nullable, is_plain, flavour)
             term.captures = self._captures(kind, args)
             self._table[key] = term
