@@ -10,7 +10,8 @@ For every row of a file (`grammar_rows.py`) and a tokenizer:
     written    a random walk over the masks never stands without a token, `advance` takes what the mask has and
                refuses what it lacks, and where the walk ends the text is accepted, parses, and satisfies the schema
 
-jsonschema is the judge of what is written: with exact decimals, and patterns searched by Python's `re`.
+jsonschema is the judge of what is written: with exact decimals, and patterns searched by Python's `re`, whose `.` and
+`$` differ from ECMA's at line ends, so that what it says of texts with line ends does not count.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import json
 import random
 import re
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -40,6 +42,7 @@ from forktree.lang.errors import ConstraintError
 MAX_FREE_TOKENS = 24
 MAX_ENDING_TOKENS = 4000
 NUM_PROBES = 3
+LINE_ENDS = re.compile("[\n\r\u2028\u2029]")  # where Python's `.` and `$` mean something else than ECMA's
 
 Order = Literal["schema", "any"]
 
@@ -193,9 +196,21 @@ def _judge(constraint: Constraint, data: bytes, validator: Any) -> Iterator[str]
     try:
         error = jsonschema.exceptions.best_match(validator.iter_errors(value))
     except (re.error, RecursionError, jsonschema.exceptions._WrappedReferencingError):
-        return  # the judge itself cannot follow
-    if error is not None:
+        return  # the judge cannot follow
+    if error is not None and not LINE_ENDS.search(_strings(value)):
         yield f"not valid: {error.message[:200]} (at {'/'.join(map(str, error.absolute_schema_path))})"
+
+
+def _strings(value: Any) -> str:
+    """All keys and texts of a value, joined."""
+    match value:
+        case str():
+            return value
+        case list():
+            return " ".join(map(_strings, value))
+        case dict():
+            return " ".join(part for key, item in value.items() for part in (key, _strings(item)))
+    return ""
 
 
 def loads(text: str) -> Any:
@@ -238,6 +253,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="the first so many rows of each file")
     parser.add_argument("--faults", type=Path, help="write each fault to this file, as JSON Lines")
     options = parser.parse_args()
+    warnings.filterwarnings("ignore", category=FutureWarning)  # of patterns that the judge compiles
     rows = [row for path in options.schemas for row in load_rows(path, options.limit)]
     counts = run(rows, load_spelling(options.model), options)
     print(", ".join(f"{number} {what}" for what, number in sorted(counts.items())))
@@ -272,14 +288,15 @@ def run(rows: list[Row], spelling: Spelling, options: argparse.Namespace) -> Cou
 
 
 def load_spelling(model: str) -> Spelling:
-    """The tokenizer of a model."""
+    """The tokenizer of a model, or of a folder that holds a tokenizer alone."""
     from transformers import AutoTokenizer
 
     from forktree.backend.model.store import resolve_model
-    from forktree.backend.tokenizer import vocabulary_of
+    from forktree.backend.tokenizer import Place, Tokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(resolve_model(model))
-    return Spelling(vocabulary_of(tokenizer), lambda text: tokenizer.encode(text, add_special_tokens=False))
+    folder = Path(model) if Path(model).is_dir() else resolve_model(model)
+    tokenizer = Tokenizer(AutoTokenizer.from_pretrained(folder))
+    return Spelling(tokenizer.vocabulary, lambda text: tokenizer.encode(text, place=Place.INSIDE))
 
 
 if __name__ == "__main__":
