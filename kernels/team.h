@@ -16,6 +16,8 @@
 
 #if defined(__linux__)
 #include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -147,6 +149,7 @@ class Team {
     // The caller works too, and returns when the job is done. One job at a time.
     void run(std::shared_ptr<Job> job) {
         if (size_ > 1) {
+            leave_core_to_caller();
             {
                 std::lock_guard<std::mutex> lock(mutex_);
                 job_ = job;
@@ -166,6 +169,22 @@ class Team {
     uint64_t num_jobs_ = 0;
     bool is_closing_ = false;
     std::vector<std::thread> helpers_;
+    int caller_core_ = -1;
+
+    // Helpers keep off the caller's core. A thread that sleeps often is woken where its waker runs if no core is
+    // idle, and a helper there would come to nothing: the caller does not wait for it.
+    void leave_core_to_caller() {
+#if defined(__linux__)
+        const int core = sched_getcpu();
+        if (core == caller_core_) return;
+        caller_core_ = core;
+        cpu_set_t cores;
+        if (core < 0 || sched_getaffinity(0, sizeof cores, &cores) != 0) return;
+        CPU_CLR(core, &cores);
+        if (CPU_COUNT(&cores) == 0) return;
+        for (auto& helper : helpers_) pthread_setaffinity_np(helper.native_handle(), sizeof cores, &cores);
+#endif
+    }
 
     void help(int32_t thread) {
         uint64_t seen = 0;
