@@ -182,7 +182,7 @@ def _compile(form: Form, prefix: bytes, tokenizer: Tokenizer) -> tuple[Any | Non
     whole = healed(prefix, matcher, tokenizer.vocabulary) if prefix else matcher
     if form.max_reasoning is None:
         return constraint, whole
-    return constraint, bounded_reasoning(whole, tokenizer.vocabulary, form.end, form.max_reasoning)
+    return constraint, bounded_reasoning(whole, tokenizer.vocabulary, form.begin, form.end, form.max_reasoning)
 
 
 def _check(sampling: Sampling, size: int) -> None:

@@ -16,21 +16,26 @@ from forktree.backend.grammar.trie import Ints, Trie, trie_of
 from forktree.backend.vocabulary import Vocabulary, marked
 
 
-def bounded_reasoning(matcher: Any, vocabulary: Vocabulary, end: str, max_tokens: int) -> ReasoningMatcher:
-    """The matcher of an output that begins with reasoning, which ends within `max_tokens` tokens and those of `end`."""
+def bounded_reasoning(matcher: Any, vocabulary: Vocabulary, begin: str, end: str, max_tokens: int) -> ReasoningMatcher:
+    """The matcher of an output that begins with reasoning: at most `max_tokens` tokens between `begin`, which is empty
+    where the prompt has it, and `end`; more only to finish a character."""
     trie = trie_of(marked(vocabulary) if vocabulary.markup else vocabulary)
-    return ReasoningMatcher(matcher, trie, bytes_of(Spelling.of(vocabulary).symbols(end)), max_tokens)
+    spelling = Spelling.of(vocabulary)
+    edges = bytes_of(spelling.symbols(begin)), bytes_of(spelling.symbols(end))
+    return ReasoningMatcher(matcher, trie, edges, max_tokens)
 
 
 class _Place(NamedTuple):
     """
     Attributes:
-        left: tokens that the reasoning may still have.
+        is_begun: its begin is written.
+        left: tokens that it may still have.
         tail: its last bytes.
         closing: what is left to write of its end; empty before it is closed.
         is_over: its end is written.
     """
 
+    is_begun: bool
     left: int
     tail: bytes
     closing: bytes
@@ -44,13 +49,16 @@ class ReasoningMatcher:
     `matcher` is that of the whole output (any `TokenMatcher` with `forced`, `copy` and `rollback`).
     """
 
-    __slots__ = ("_end", "_matcher", "_place", "_trie")
+    __slots__ = ("_begin", "_end", "_matcher", "_place", "_trie")
 
-    def __init__(self, matcher: Any, trie: Trie, end: bytes, max_tokens: int, place: _Place | None = None) -> None:
+    def __init__(
+        self, matcher: Any, trie: Trie, edges: tuple[bytes, bytes], max_tokens: int, place: _Place | None = None
+    ) -> None:
         self._matcher = matcher
         self._trie = trie
-        self._end = end
-        self._place = place or _Place(max_tokens, b"", b"" if max_tokens > 0 else end, False, None)
+        self._begin, self._end = edges
+        is_closed = not self._begin and max_tokens == 0
+        self._place = place or _Place(not self._begin, max_tokens, b"", self._end if is_closed else b"", False, None)
 
     def mask(self) -> Mask:
         legal: Mask = self._matcher.mask()
@@ -59,7 +67,7 @@ class ReasoningMatcher:
         bits = np.zeros(len(legal) * 32, dtype=np.bool_)
         bits[self._writing(self._place.closing)] = True
         closing: Mask = legal & np.packbits(bits, bitorder="little").view(np.int32)
-        return closing
+        return closing if closing.any() else legal  # a healed prefix comes first
 
     def _writing(self, data: bytes) -> Ints:
         """The tokens that are a piece of the data, or begin with all of it."""
@@ -84,12 +92,18 @@ class ReasoningMatcher:
         self._matcher.advance(token)
         data = self._trie.vocabulary.token_bytes[token] or b""
         text = place.tail + data
-        is_over = place.is_over or self._end in text
-        left = place.left if is_over else place.left - 1
-        closing = place.closing[len(data) :]
-        if not is_over and not place.closing and left <= 0 and _is_whole(text):
+        is_begun = place.is_begun or self._begin in text
+        if not place.is_begun:
+            text = text.partition(self._begin)[2] if is_begun else text
+        is_over = place.is_over or (is_begun and self._end in text)
+        left = place.left - (place.is_begun and not is_over)
+        closing = place.closing
+        if closing and (closing.startswith(data) or data.startswith(closing)):
+            closing = closing[len(data) :]
+        elif is_begun and not is_over and left <= 0 and _is_whole(text):
             closing = self._end
-        self._place = _Place(left, text[-len(self._end) - 3 :], closing, is_over, place)
+        keep = max(len(self._begin), len(self._end)) + 3
+        self._place = _Place(is_begun, left, text[-keep:], closing, is_over, place)
 
     def is_complete(self) -> bool:
         return bool(self._matcher.is_complete())
@@ -107,7 +121,7 @@ class ReasoningMatcher:
 
     def copy(self) -> ReasoningMatcher:
         """An independent matcher at the same place."""
-        return ReasoningMatcher(self._matcher.copy(), self._trie, self._end, 0, self._place)
+        return ReasoningMatcher(self._matcher.copy(), self._trie, (self._begin, self._end), 0, self._place)
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens.

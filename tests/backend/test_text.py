@@ -56,6 +56,16 @@ def test_the_earliest_end_wins_and_no_match_leaves_the_text_whole(toy, generated
         assert watch(toy, ids, stops=stops)[:2] == (kept, stop)
 
 
+@pytest.mark.parametrize("reasoning", ["I plan to write DONE.", "DO", ""])
+def test_stops_are_looked_for_behind_the_reasoning(toy, reasoning):
+    generated = reasoning + "</think>Result 5 DONE extra"
+    for ids in (toy.encode(generated), bytes_of(toy, generated)):
+        kept = reasoning + "</think>Result 5 "
+        assert watch(toy, ids, stops=["DONE"], behind="</think>")[:2] == (kept, "DONE")
+    unfinished = "DONE and DONE"
+    assert watch(toy, bytes_of(toy, unfinished), stops=["DONE"], behind="</think>")[:2] == (unfinished, None)
+
+
 def test_text_that_may_still_become_a_stop_is_held_and_no_more(toy):
     deltas = watch(toy, bytes_of(toy, "a\n\nb\nQ:"), stops=["\nQ:"])[2]
     assert deltas == ["a", "", "\n", "\nb", "", "", ""]
