@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jsonschema
 import pytest
@@ -201,6 +201,49 @@ class Item(BaseModel):
 class Bill(BaseModel):
     items: list[Item] = Field(min_length=1, max_length=2)
     paid: bool
+
+
+NOTE = 'Paid 12.40 EUR to "Café Nord" on 2024-03-01,\nthanks: naïve 道路 \\o/'
+Piece = Annotated[str, ft.Verbatim(), Field(min_length=1, max_length=20)]
+
+
+class Copied(BaseModel):
+    what: Piece
+    whole: Annotated[str, ft.Verbatim(unit="word"), Field(max_length=30)]
+
+
+def test_verbatim_fields_are_pieces_and_alone_equals_in_a_batch(wild: Local, bias: dict[int, float]) -> None:
+    @ft.function
+    def program(s, seed):
+        how = {"schema": Copied, "document": NOTE, "temperature": 1.0, "max_tokens": MAX_TOKENS, "logit_bias": bias}
+        s += "Copy:" + ft.gen("copied", seed=seed, **how)
+
+    results = program.using(backend=wild).map([{"seed": seed} for seed in range(12)])
+    for result in results:
+        copied = result.state["copied"]
+        assert 1 <= len(copied.what) <= 20
+        assert copied.what in NOTE
+        assert not copied.whole or re.search(rf"(?<!\S){re.escape(copied.whole)}(?!\S)", NOTE)
+    alone = [program.run(seed, backend=wild) for seed in (3, 7)]
+    assert [state.tokens() for state in alone] == [results[seed].state.tokens() for seed in (3, 7)]
+    assert_idle(wild)
+
+
+def test_tags_hold_their_constraints_and_free_text_no_trigger(wild: Local, bias: dict[int, float]) -> None:
+    tags = ft.Tags([ft.Tag("<", ft.Choices(["yes", "no"]), ">"), ft.Tag("(", {"type": "integer"}, ")")])
+
+    @ft.function
+    def program(s, seed):
+        s += "Text:" + ft.gen("text", constraint=tags, max_tokens=60, temperature=1.0, seed=seed, logit_bias=bias)
+
+    results = program.using(backend=wild).map([{"seed": seed} for seed in range(12)])
+    finished = [result.state["text"] for result in results if result.state.meta("text").is_complete]
+    assert finished
+    for text in finished:
+        assert not re.search(r"[<(]", re.sub(r"<(?:yes|no)>|\(-?\d+\)", "", text))
+    alone = program.run(5, backend=wild)
+    assert alone.tokens() == results[5].state.tokens()
+    assert_idle(wild)
 
 
 def test_a_typed_value_is_whole_or_raises(wild: Local, bias: dict[int, float]) -> None:
