@@ -1,15 +1,16 @@
 """The formats that drafts define, as patterns of whole values.
 
     date, time, date-time, duration     RFC 3339 (section 5.6 and appendix A), with the days that a month has
-    email, idn-email                    RFC 5321 mailbox, RFC 6531 for the second
-    hostname                            RFC 1123; labels with hyphens in places 3 and 4 are not offered (RFC 5890)
+    email                               RFC 5321 mailbox
+    hostname                            RFC 1034 and 1123, in drafts 4 and 6
     ipv4, ipv6                          RFC 2673 dotted quad, RFC 4291
     uri, uri-reference, iri, …          RFC 3986, RFC 3987
     uri-template                        RFC 6570
     uuid                                RFC 4122
     json-pointer, relative-json-pointer RFC 6901 and its draft
 
-`regex` and `idn-hostname` are no regular languages (balanced brackets; IDNA's contextual rules) and are refused.
+The others are refused. `regex` is no regular language. `idn-hostname`, `idn-email` and, from draft 7 on, `hostname`
+ask for the validity of internationalised labels (RFC 5890 to 5892): their Punycode decodes to permitted characters.
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ from __future__ import annotations
 from functools import lru_cache
 
 from forktree.backend.grammar.regex_syntax import Syntax, parse_python
+from forktree.backend.grammar.schema_document import Draft
 
-UNDECIDED_FORMATS = frozenset(["regex", "idn-hostname"])
+UNDECIDED_FORMATS = {
+    "regex": "brackets that balance and groups that exist",
+    "idn-hostname": "the validity of internationalised labels",
+    "idn-email": "the validity of internationalised labels",
+}
+_UNDECIDED_SINCE_7 = {"hostname": "the validity of internationalised labels (xn--…)"}
 
 _YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
@@ -44,21 +51,12 @@ _IPV6 = (
     f"|(?:(?:{_H16}:){{0,5}}{_H16})?::{_H16}|(?:(?:{_H16}:){{0,6}}{_H16})?::)"
 )
 
-# a label: letters, digits and inner hyphens, 63 at most; not two hyphens after its second character
-_ALNUM = "[A-Za-z0-9]"
-_LABEL = (
-    f"(?:{_ALNUM}|{_ALNUM}{_ALNUM}|{_ALNUM}[A-Za-z0-9-]{_ALNUM}|{_ALNUM}[A-Za-z0-9-][A-Za-z0-9-]{_ALNUM}"
-    f"|{_ALNUM}[A-Za-z0-9-](?:{_ALNUM}[A-Za-z0-9-]|-{_ALNUM})[A-Za-z0-9-]{{0,58}}{_ALNUM})"
-)
+_LABEL = "(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)"
 _HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*"
 _ATOM = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
 _ADDRESS = rf"\[(?:{_IPV4}|IPv6:{_IPV6})\]"
 _EMAIL = rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@(?:{_HOSTNAME}|{_ADDRESS})"
-_WIDE = r"\u0080-\ud7ff\ue000-\U0010ffff"
-_WIDE_ATOM = _ATOM.replace("-]", f"{_WIDE}-]")
-_WIDE_LABEL = rf"(?:[A-Za-z0-9{_WIDE}](?:[A-Za-z0-9{_WIDE}-]{{0,61}}[A-Za-z0-9{_WIDE}])?)"
-_IDN_EMAIL = rf"(?:{_WIDE_ATOM}(?:\.{_WIDE_ATOM})*|{_QUOTED})@(?:{_WIDE_LABEL}(?:\.{_WIDE_LABEL})*|{_ADDRESS})"
 
 _UCS = (
     r"\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef\U00010000-\U0001fffd\U00020000-\U0002fffd\U00030000-\U0003fffd"
@@ -105,7 +103,6 @@ _PATTERNS = {
     "date": _DATE,
     "duration": _DURATION,
     "email": _EMAIL,
-    "idn-email": _IDN_EMAIL,
     "hostname": _HOSTNAME,
     "ipv4": _IPV4,
     "ipv6": _IPV6,
@@ -118,8 +115,14 @@ _PATTERNS = {
     "json-pointer": f"(?s:{_JSON_POINTER})",
     "relative-json-pointer": f"(?s:(?:0|[1-9][0-9]*)(?:#|{_JSON_POINTER}))",
 }
-KNOWN_FORMATS = frozenset(_PATTERNS) | UNDECIDED_FORMATS | {"time", "date-time"}
+KNOWN_FORMATS = frozenset([*_PATTERNS, *UNDECIDED_FORMATS, "time", "date-time"])
 MAX_HOSTNAME = 253
+
+
+def undecided(name: str, draft: Draft) -> str | None:
+    """What a format of a draft asks that no automaton decides; None where it is exact."""
+    reason = UNDECIDED_FORMATS.get(name)
+    return _UNDECIDED_SINCE_7.get(name) if reason is None and draft >= Draft.D7 else reason
 
 
 @lru_cache(maxsize=32)

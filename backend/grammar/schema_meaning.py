@@ -29,8 +29,8 @@ from forktree.backend.grammar.schema_evaluated import Outcomes
 from forktree.backend.grammar.schema_formats import (
     KNOWN_FORMATS,
     MAX_HOSTNAME,
-    UNDECIDED_FORMATS,
     format_syntax,
+    undecided,
 )
 from forktree.backend.grammar.schema_numbers import NumberWriting
 from forktree.backend.grammar.schema_shapes import (
@@ -297,8 +297,12 @@ class Interpreter:
         return self.terms.machine(machine, start) if machine.is_live(start) else self.terms.empty
 
     def _format(self, name: str, pointer: str) -> list[Term]:
-        if name in UNDECIDED_FORMATS:
-            raise ConstraintError(f"format {name!r} cannot be decided by an automaton: drop it", pointer=pointer)
+        reason = undecided(name, self.document.draft)
+        if reason is not None:
+            raise ConstraintError(
+                f"format {name!r} cannot be decided by an automaton ({reason}): drop it, or say it as a pattern",
+                pointer=pointer,
+            )
         term = self._patterns.get(f"format {name}")
         if term is None:
             term = self._patterns[f"format {name}"] = whole_match(self.terms, format_syntax(name), "json")
