@@ -40,6 +40,7 @@ class Automaton(Derivatives):
         self.marked = marked
         if not self.is_live(start):
             raise ConstraintError(refusal)
+        self.arcs(start)  # what explodes at once explodes here
 
     @property
     def num_states(self) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 
-from forktree.backend.grammar.terms import Term, Terms
+from forktree.backend.grammar.terms import Kind, Term, Terms
 from forktree.lang.errors import ConstraintError
 
 
@@ -32,28 +33,43 @@ def any_of(terms: Terms, texts: Iterable[str], char: Callable[[str], Term] | Non
     write = char or terms.literal
     memo: dict[str, Term] = {}
 
-    def written(one: str) -> Term:
-        if one not in memo:
-            memo[one] = write(one)
-        return memo[one]
+    def written(run: str) -> Term:
+        """Neighbours that have one spelling are one literal, so that a long text is few terms."""
+        for one in run:
+            if one not in memo:
+                memo[one] = write(one)
+        parts: list[Term] = []
+        for is_text, found in groupby((memo[one] for one in run), key=_is_literal):
+            if is_text:
+                parts.append(terms.literal(b"".join(one.args[0][1] for one in found)))
+            else:
+                parts += found
+        return terms.cats(parts)
 
     return _branches(terms, sorted(set(texts)), written)
 
 
-def _branches(terms: Terms, texts: Sequence[str], char: Callable[[str], Term]) -> Term:
+def _is_literal(term: Term) -> bool:
+    return term.kind is Kind.ATOM and term.args[0][0] == "text"
+
+
+def _branches(terms: Terms, texts: Sequence[str], written: Callable[[str], Term]) -> Term:
     """Bottom-up over the sorted list: each step closes the branches that the next text does not share."""
-    stack: list[tuple[str, list[Term]]] = [("", [])]  # (character that leads here, finished branches)
-
-    def close(depth: int) -> None:
-        while len(stack) - 1 > depth:
-            lead, branches = stack.pop()
-            stack[-1][1].append(terms.cat(char(lead), terms.alt(branches)))
-
+    stack: list[tuple[int, list[Term]]] = [(0, [])]  # (length of the prefix, finished branches behind it)
     previous = ""
+
+    def close(shared: int) -> None:
+        while stack[-1][0] > shared:
+            length, branches = stack.pop()
+            start = max(shared, stack[-1][0])
+            if stack[-1][0] < start:
+                stack.append((start, []))
+            stack[-1][1].append(terms.cat(written(previous[start:length]), terms.alt(branches)))
+
     for text in texts:
-        shared = _num_shared(previous, text)
-        close(shared)
-        stack.extend((one, []) for one in text[shared:])
+        close(_num_shared(previous, text))
+        if text:
+            stack.append((len(text), []))
         stack[-1][1].append(terms.epsilon)
         previous = text
     close(0)

@@ -165,7 +165,10 @@ class Terms:
     def literal(self, text: str | bytes) -> Term:
         """These bytes, and no other spelling of them."""
         data = text.encode() if isinstance(text, str) else text
-        return self.atom(text_node(data)) if data else self.epsilon
+        if len(data) <= _MAX_LITERAL:
+            return self.atom(text_node(data)) if data else self.epsilon
+        pieces = [data[at : at + _MAX_LITERAL] for at in range(0, len(data), _MAX_LITERAL)]
+        return self.cats(self.atom(text_node(piece)) for piece in pieces)
 
     def any_chars(self, writing: Writing = "raw") -> Term:
         """Every text, in this writing."""
@@ -471,6 +474,7 @@ class Terms:
         return 0
 
 
+_MAX_LITERAL = 256  # bytes of one term: each step into it copies what is left
 _MAX_MERGED = 4  # stack entries that one union looks into
 _MAX_UNIONS = 50_000
 _MANY_STACKS = 32  # alternatives; below that, joining them at their tails alone keeps states few

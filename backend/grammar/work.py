@@ -45,7 +45,7 @@ class Work:
             yield
             return
         self._is_limited, self._limit, self._left = True, steps, steps
-        self._next_pause = steps - _SLICE
+        self._next_pause = max(steps - _SLICE, 0)
         try:
             yield
         finally:
