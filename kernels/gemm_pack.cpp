@@ -1,5 +1,7 @@
 // From float32 weights to the panels of gemm.h. A block that was dequantised from 4-bit or 8-bit blocks is recovered
 // to the bit; both functions count the blocks whose panel does not give back the very weights.
+#include <atomic>
+
 #include "gemm.h"
 
 namespace {
@@ -22,14 +24,15 @@ bool recover_four_bit(const float* w, Block* out) {
     for (int top = 15; top > 0; top--) {
         out->d = to_half((most - least) / (float)top);
         const float d = from_half(out->d);
-        bool fits = true;
-        for (int i = 0; i < BLOCK_SIZE && fits; i++) {
-            const float q = d > 0.0f ? std::nearbyint((w[i] - least) / d) : 0.0f;
+        int32_t num_fitting = 0;  // no early end, so that all are computed side by side
+        for (int i = 0; i < BLOCK_SIZE; i++) {
+            const float steps = (w[i] - least) / d;  // not a number where d is zero
+            const float q = std::nearbyint(steps >= 0.0f && steps < 15.5f ? steps : 0.0f);
             out->q[i] = (int32_t)q;
             const float product = d * q;  // exact: 11 bits times 4
-            fits = q >= 0.0f && q <= 15.0f && product + least == w[i];
+            num_fitting += product + least == w[i];
         }
-        if (fits) return true;
+        if (num_fitting == BLOCK_SIZE) return true;
     }
     return false;
 }
@@ -66,8 +69,10 @@ template <Format F>
 int64_t pack(const float* weight, int64_t outputs, int64_t blocks, uint8_t* panels, int32_t threads) {
     const int64_t count = (outputs + LANES - 1) / LANES;
     int64_t inexact = 0;
+    std::atomic<bool> is_lost{false};  // 4-bit blocks are all exact, or of no use
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : inexact)
     for (int64_t panel = 0; panel < count; panel++) {
+        if (is_lost.load(std::memory_order_relaxed)) continue;
         uint8_t* words = panels + panel * panel_bytes(F, blocks);
         auto* d = reinterpret_cast<uint16_t*>(words + blocks * word_bytes(F));
         for (int64_t lane = 0; lane < LANES; lane++) {
@@ -84,6 +89,7 @@ int64_t pack(const float* weight, int64_t outputs, int64_t blocks, uint8_t* pane
                 if (F == Format::FOUR_BIT) d[(blocks + b) * LANES + lane] = block.m;
             }
         }
+        if (F == Format::FOUR_BIT && inexact) is_lost.store(true, std::memory_order_relaxed);
     }
     return inexact;
 }
@@ -99,7 +105,7 @@ int64_t ft_gemm_bytes(int64_t outputs, int64_t blocks, int32_t format) {
 }
 
 // weight [outputs, blocks · 32] → panels; returns how many blocks are not exactly the weights. Inexact blocks are
-// rounded where the format is 8, and hold nothing useful where it is 4.
+// rounded where the format is 8; where it is 4 nothing useful is left, and the count ends with the first few.
 int64_t ft_gemm_pack(const float* weight, int64_t outputs, int64_t blocks, uint8_t* panels, int32_t format,
                      int32_t threads) {
     if (format == (int32_t)Format::FOUR_BIT) return pack<Format::FOUR_BIT>(weight, outputs, blocks, panels, threads);

@@ -74,8 +74,7 @@ PackedWeights = Blocks | Panels
 
 def can_pack(weight: torch.Tensor) -> bool:
     """Whether blocks of 32 fit the inputs, and fp16 scales the weights."""
-    largest = float(weight.abs().max()) if weight.numel() else 0.0
-    return weight.numel() > 0 and weight.shape[1] % BLOCK_SIZE == 0 and largest / 127 <= LARGEST_HALF
+    return weight.numel() > 0 and weight.shape[1] % BLOCK_SIZE == 0 and _largest(weight) / 127 <= LARGEST_HALF
 
 
 def recover_weights(weight: torch.Tensor, format: Format, *, native: Native | None = None) -> PackedWeights | None:
@@ -95,9 +94,17 @@ def round_weights(weight: torch.Tensor, *, native: Native | None = None) -> Pack
         ShapeError: `in` is no multiple of 32, or the tensor does not fit.
         ValueError: a weight is not finite, or too large for a scale in fp16.
     """
-    if not (largest := float(weight.abs().max()) if weight.numel() else 0.0) / 127 <= LARGEST_HALF:
+    if not (largest := _largest(weight)) / 127 <= LARGEST_HALF:
         raise ValueError(f"weights must be finite and at most {127 * LARGEST_HALF:g}; one has magnitude {largest:g}")
     return _pack(weight, Format.EIGHT_BIT, native)[0]
+
+
+def _largest(weight: torch.Tensor) -> float:
+    """The largest magnitude, in one pass and without a copy; NaN where there is one."""
+    if not weight.numel():
+        return 0.0
+    least, most = weight.aminmax()
+    return float(torch.maximum(-least, most))
 
 
 def _pack(weight: torch.Tensor, format: Format, native: Native | None) -> tuple[PackedWeights, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from forktree.lang.errors import ModelError
@@ -16,6 +17,21 @@ FAMILIES: dict[str, str] = {
     "qwen3": "Qwen 3",
 }
 """`model_type` of every family with a native forward pass."""
+
+_LLAMA_FIELDS = {
+    "hidden_act",
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "rms_norm_eps",
+    "rope_parameters",
+    "tie_word_embeddings",
+    "vocab_size",
+}
+"""What a whole configuration of the family says; its other fields default to what `convert_config` takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +84,32 @@ def read_config(folder: Path) -> ModelConfig:
         ModelError: no readable configuration, a family without a native forward pass, or a variant of one
             that is not computed here; the message names the setting.
     """
-    from transformers import AutoConfig
-
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} has no config.json; give a folder that transformers can read")
+    config = _read_plainly(folder / "config.json") or _read_config(folder)
+    return convert_config(config, eos_ids=_eos_ids(folder, config))
+
+
+def _read_plainly(path: Path) -> Any | None:
+    """The configuration as it stands, where it leaves nothing to a family's defaults; None elsewhere.
+
+    transformers' own classes are imported for most of a second.
+    """
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_whole = isinstance(data, dict) and data.get("model_type") == "llama" and data.keys() >= _LLAMA_FIELDS
+    return SimpleNamespace(**data) if is_whole else None
+
+
+def _read_config(folder: Path) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # transformers raises many kinds here
         raise ModelError(f"cannot read the configuration in {folder}: {error}") from error
-    return convert_config(config, eos_ids=_eos_ids(folder, config))
 
 
 def convert_config(config: Any, *, eos_ids: frozenset[int]) -> ModelConfig:

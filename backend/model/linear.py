@@ -3,9 +3,9 @@
 Which library paths keep that was measured (one row against 1 to 64 rows, at the shapes of small and large
 layers): fbgemm's packed fp16 holds for every count, oneDNN's packed fp32 from two rows on, plain
 `torch.nn.functional.linear` at almost none. So that a longer chunk needs no further proof, these compute rows
-in blocks of at most 64; the layers over quantised blocks have one order of operations for any number. Every layer
-shape is checked when a model is loaded. Where no packed path holds on a machine, rows are computed one by one:
-slow, and exact by construction.
+in blocks of at most 64, and every layer shape is checked when a model is loaded. The layers over quantised blocks have
+one order of operations for any number of rows, and need no check. Where no packed path holds on a machine, rows are
+computed one by one: slow, and exact by construction.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class LinearFactory:
             raise ValueError(f'quantize must be {names} or "{QUANTIZE[-1]}", not {quantize!r}')
         self._quantize = quantize
         self._native = native
-        self._holds: dict[tuple[object, ...], bool] = {}
+        self._holds: dict[tuple[type[Linear], tuple[int, ...]], bool] = {}
 
     def make(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, part: Part = "down") -> Linear:
         """The first kind that is exact here for this shape: weight [out, in], bias [out].
@@ -185,11 +185,10 @@ class LinearFactory:
         return round_weights(weight, native=self._native)
 
     def _holds_for(self, linear: Linear, weight: torch.Tensor) -> bool:
-        key = (
-            type(linear),
-            *weight.shape,
-            *((linear.format, linear.activations) if isinstance(linear, BlockLinear) else ()),
-        )
+        """A library's path is tried out; blocks have one order of operations by construction."""
+        if isinstance(linear, BlockLinear):
+            return True
+        key = (type(linear), tuple(weight.shape))
         if key not in self._holds:
             self._holds[key] = is_row_invariant(linear, weight.shape[1])
         return self._holds[key]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +93,38 @@ def test_a_folder_without_configuration_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelError, match="cannot read the configuration"):
         read_config(tmp_path)
+
+
+def test_a_whole_configuration_reads_as_transformers_has_it(tmp_path: Path) -> None:
+    config = LlamaConfig(
+        hidden_size=96,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        attention_bias=True,
+        rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 5e4},
+        eos_token_id=[2, 7],
+    )
+    whole = {key: value for key, value in config.to_dict().items() if key != "transformers_version"}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(whole))
+    expected = convert_config(config, eos_ids=frozenset({2, 7}))
+    assert read_config(tmp_path) == expected
+    for left_out in ("rope_parameters", "num_key_value_heads", "tie_word_embeddings"):
+        path.write_text(json.dumps({key: value for key, value in whole.items() if key != left_out}))
+        assert isinstance(read_config(tmp_path), type(expected))  # by transformers' own defaults
+
+
+@pytest.mark.model
+def test_the_built_in_model_needs_no_class_of_transformers(model_dir: Path) -> None:
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model_dir)
+    assert read_config(model_dir) == convert_config(config, eos_ids=frozenset({2}))
+    script = f"""
+import sys
+from pathlib import Path
+from forktree.backend.model.config import read_config
+read_config(Path({str(model_dir)!r}))
+assert "transformers" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
