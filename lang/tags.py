@@ -69,7 +69,7 @@ def _tag_spec(tag: Tag) -> TagSpec:
 
 def _spec_of(content: Any) -> ConstraintSpec | None:
     if content is None or isinstance(content, get_args(ConstraintSpec)):
-        return content  # type: ignore[no-any-return]
+        return content
     if isinstance(content, HasSpec) and not isinstance(content, type):
         return content.spec
     return output_from_schema(content).spec

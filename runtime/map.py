@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from forktree.lang.errors import LanguageError
 from forktree.runtime.executor import MAX_BODY_THREADS, get_executor
 from forktree.runtime.journal import Journal, JournalFile, fingerprint_rows, restore_state
+from forktree.runtime.order import depth_first
 from forktree.runtime.progress import ProgressBar
 from forktree.runtime.values import Callback
 
@@ -91,7 +92,7 @@ class Batch:
     def __init__(
         self,
         program: Mappable,
-        rows: Iterable[Row],
+        rows: Iterable[tuple[int, Row]],
         concurrency: int,
         *,
         ordered: bool,
@@ -100,7 +101,7 @@ class Batch:
     ) -> None:
         self._program = program
         self._journal = journal
-        self._rows = enumerate(rows)
+        self._rows = iter(rows)
         self._concurrency = concurrency
         self._ordered = ordered
         self._notify = notify
@@ -235,13 +236,35 @@ def run_map(program: Mappable, rows: Iterable[Row], options: MapOptions) -> list
     """All results. An interrupt (Ctrl-C) cancels what runs and carries what is done as `.results`."""
     results: list[Result] = []
     try:
-        for result in iterate_map(program, rows, options):
+        for result in iterate_map(program, rows, _unwaiting(options)):
             results.append(result)
     except KeyboardInterrupt as interrupt:
-        interrupt.results = results  # type: ignore[attr-defined]
+        interrupt.results = _in_order(results, options)  # type: ignore[attr-defined]
         interrupt.add_note(f"{len(results)} rows were finished; they are in this exception's .results")
         raise
-    return results
+    return _in_order(results, options)
+
+
+async def run_map_async(program: Mappable, rows: Iterable[Row], options: MapOptions) -> list[Result]:
+    """As `run_map`, in any event loop."""
+    results = [result async for result in iterate_map_async(program, rows, _unwaiting(options))]
+    return _in_order(results, options)
+
+
+def _unwaiting(options: MapOptions) -> MapOptions:
+    """For a map that keeps all results: none has to wait for its turn, but the first failure is the first in order."""
+    return options if options.on_error == "raise" else replace(options, ordered=False)
+
+
+def _in_order(results: list[Result], options: MapOptions) -> list[Result]:
+    return sorted(results, key=lambda result: result.index) if options.ordered else results
+
+
+def _numbered(program: Mappable, rows: Iterable[Row], options: MapOptions) -> Iterable[tuple[int, Row]]:
+    """Rows with their numbers, in the order in which they start: as they come, where each waits for its turn."""
+    if options.ordered or not isinstance(rows, Sequence):
+        return enumerate(rows)
+    return ((index, rows[index]) for index in depth_first(program.beginnings(rows)))
 
 
 def iterate_map(program: Mappable, rows: Iterable[Row], options: MapOptions) -> Iterator[Result]:
@@ -296,7 +319,8 @@ def _batch(
 ) -> Iterator[tuple[Batch, ProgressBar | None]]:
     """The rows in flight, with their journal and bar; at the end, whatever it is, what still runs is stopped."""
     kept = _open_journal(program, rows, options.journal)
-    batch = Batch(program, rows, options.limit_for(program), ordered=options.ordered, journal=kept, notify=notify)
+    numbered = _numbered(program, rows, options)
+    batch = Batch(program, numbered, options.limit_for(program), ordered=options.ordered, journal=kept, notify=notify)
     try:
         with _bar(program, rows, options.progress) as bar:
             yield batch, bar

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from forktree.runtime.map import (
@@ -15,7 +15,9 @@ from forktree.runtime.map import (
     iterate_map,
     iterate_map_async,
     run_map,
+    run_map_async,
 )
+from forktree.runtime.order import Path, paths_by_values
 
 if TYPE_CHECKING:
     from forktree.runtime.run import Run
@@ -54,6 +56,10 @@ class Mappable(ABC):
     def fingerprint(self) -> str:
         """A checksum that changes with the program."""
 
+    def beginnings(self, rows: Sequence[Row]) -> list[Path]:
+        """How the prompt of each row begins, as far as that is known without running anything."""
+        return paths_by_values(rows)
+
     def map(
         self,
         rows: Iterable[Row],
@@ -66,6 +72,7 @@ class Mappable(ABC):
     ) -> list[Result]:
         """Run once for each row (a dict of arguments, or a tuple); results in the order of the rows.
 
+        Rows of a list that begin alike are started one after another, whatever their order (see `runtime/order.py`).
         A row may also hold `backend`, `sampling` and `seed`, as `run` takes them.
 
         Args:
@@ -105,8 +112,7 @@ class Mappable(ABC):
         ordered: bool = True,
     ) -> list[Result]:
         """As `map`, awaited."""
-        options = MapOptions(concurrency, progress, journal, on_error, ordered)
-        return [result async for result in iterate_map_async(self, rows, options)]
+        return await run_map_async(self, rows, MapOptions(concurrency, progress, journal, on_error, ordered))
 
     def aimap(
         self,

@@ -6,9 +6,10 @@ their values exactly as they would under the body, and one pass over the list st
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -20,8 +21,10 @@ from forktree.runtime.cursor import Cursor
 from forktree.runtime.data import follow, show, value_of_data
 from forktree.runtime.defaults import NoBackend, get_defaults
 from forktree.runtime.executor import get_executor
+from forktree.runtime.map import Row
 from forktree.runtime.mappable import Mappable
 from forktree.runtime.options import Options
+from forktree.runtime.order import Path
 from forktree.runtime.protocol import Backend
 from forktree.runtime.run import Run
 from forktree.runtime.state import State
@@ -111,6 +114,19 @@ class Program(ProgramData, Mappable):
         """A checksum of the operations, without their lines, and of the sampling."""
         described = (*_without_sources(self.ops), self.sampling)
         return hashlib.sha256(repr(described).encode()).hexdigest()
+
+    def beginnings(self, rows: Sequence[Row]) -> list[Path]:
+        """The text of each row's prompt up to its first generation, piece by piece."""
+        return [tuple(self._beginning(row)) for row in rows]
+
+    def _beginning(self, row: Row) -> Iterator[Hashable]:
+        given = row if isinstance(row, Mapping) else dict(zip(self.parameters, row, strict=False))
+        for branch, node in self.ops:
+            if branch != 0 or isinstance(node, ir.Gen | ir.Select | ir.Variable | ir.Fork | ir.Call):
+                return
+            if isinstance(node, ir.Argument):
+                with contextlib.suppress(Exception):  # a row that does not fit fails when it starts
+                    yield show(follow(given[node.name], node.path), node)
 
     @property
     def _options(self) -> Options:
