@@ -95,15 +95,15 @@ def megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def hold_async_rows(num_rows: int, backend: Fake) -> tuple[int, float]:
+def hold_rows(program: ft.Function | ft.Program, num_rows: int, backend: Fake) -> tuple[int, float]:
     """Most threads, and megabytes above the baseline, with all rows in flight at once."""
     before = megabytes()
     backend.hold()
     results: list[ft.Result] = []
 
     def collect() -> None:
-        rows = [{"i": i} for i in range(num_rows)]
-        results.extend(held.using(backend=backend).map(rows, concurrency=num_rows))
+        rows = [{"i": i, "backend": backend} for i in range(num_rows)]
+        results.extend(program.map(rows, concurrency=num_rows))
 
     thread = threading.Thread(target=collect)
     thread.start()
@@ -160,8 +160,9 @@ def main() -> None:
             figures = "".join(f"{measure(program, backend):9.3f}" for backend in (at_hand, asked))
             print(f"{name + way:40}{figures}{limit:>9}{rival:>13}")
     backend = at_hand
-    num_threads, grown = hold_async_rows(num_rows, backend)
-    print(f"{num_rows} async rows in flight: {num_threads} threads (under 70), {grown:.0f} MB more (under 200)")
+    for kind, program in (("async", held), ("traced", held.trace())):
+        num_threads, grown = hold_rows(program, num_rows, backend)
+        print(f"{num_rows} {kind} rows in flight: {num_threads} threads (under 70), {grown:.0f} MB more (under 200)")
     num_threads, grown, each = map_sync_rows(num_rows, backend)
     print(f"{num_rows} sync rows: {num_threads} threads (under 70), {grown:.0f} MB more, {each:.3f} ms a row")
     print(f"import forktree: {import_seconds():.3f} s (under 0.3)")

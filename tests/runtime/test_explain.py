@@ -219,3 +219,33 @@ def test_what_a_run_would_use_by_default_counts() -> None:
 @function
 def few_shot_without_budget(s, question):
     s += f"Q: {question}\nA:" + gen("answer")
+
+
+def test_the_printed_plan_marks_a_bound_as_one() -> None:
+    assert "at least" not in str(few_shot.explain(ROWS, backend=Fake([])))
+
+    @function
+    def chat(s, question):
+        s += f"{question}" + gen("a", max_tokens=3) + " and then" + gen("b", max_tokens=3)
+
+    plan = chat.explain(ROWS, backend=Fake([]))
+    assert plan.is_bound
+    assert "prefill  at least" in str(plan)
+    assert "decode   at most 18 tokens" in str(plan)
+    assert plan.to_dict()["is_bound"] is True
+
+
+def test_a_react_loop_is_planned_up_to_what_only_a_run_can_know() -> None:
+    @function
+    def react(s, question):
+        s += f"Question: {question}\n"
+        for _ in range(3):
+            s += "Thought:" + gen("thought", stop="\n", max_tokens=8)
+            if "finish" in s["thought"]:
+                break
+
+    plan = react.explain(ROWS, backend=Fake([]))
+    assert plan.is_bound
+    assert plan.num_requests == len(ROWS)
+    assert all("known up to here only" in refused.reason for refused in plan.refused)
+    assert "test_explain.py" in plan.refused[0].reason

@@ -199,6 +199,30 @@ def test_thousands_of_async_rows_are_in_flight_at_once() -> None:
     assert [result.value for result in results] == [f"<{i}>" for i in range(2_000)]
 
 
+def test_thousands_of_traced_rows_are_in_flight_at_once_and_take_no_thread() -> None:
+    fake = Fake(echo)
+    fake.hold()
+
+    @function
+    def asking(s, q):
+        s += f"{q}" + gen("a")
+        return s["a"]
+
+    traced = asking.trace()
+    before = threading.active_count()
+    results = []
+    rows = [{"q": i, "backend": fake} for i in range(2_000)]
+    thread = threading.Thread(target=lambda: results.extend(traced.map(rows, concurrency=2_000)))
+    thread.start()
+    while fake.num_held < 2_000:
+        thread.join(0.01)
+        assert thread.is_alive()
+    assert threading.active_count() <= before + 2  # the map's own, and the loop's
+    fake.release()
+    thread.join(20)
+    assert [result.value for result in results] == [f"<{i}>" for i in range(2_000)]
+
+
 def test_an_interrupt_cancels_what_runs_and_keeps_what_is_done(interruptible) -> None:
     fake = Fake(echo)
 
