@@ -420,7 +420,7 @@ def _const_goal(value: Any) -> Goal:
 def _written(value: Any) -> str:
     """JSON text of a value with exact decimals."""
     if isinstance(value, Decimal):
-        return f"{value:f}" if value.as_tuple().exponent != 0 else f"{value:f}.0"
+        return str(value)
     if isinstance(value, list):
         return "[" + ",".join(map(_written, value)) + "]"
     if isinstance(value, dict):

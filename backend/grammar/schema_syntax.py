@@ -38,6 +38,7 @@ ANNOTATIONS = frozenset(
         "contentSchema",
     ]
 )
+MAX_COUNT = 10**30
 _REFERENCES = frozenset(["$ref", "$dynamicRef", "$recursiveRef"])
 _STRUCTURE = frozenset(
     ["$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions"]
@@ -79,7 +80,9 @@ def is_number(value: Any) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    return is_number(value) and value == int(value) and value >= 0
+    if isinstance(value, Decimal):  # `int` of 1e999999999 would not end
+        return 0 <= value < MAX_COUNT and value == value.to_integral_value()
+    return is_number(value) and 0 <= value < MAX_COUNT
 
 
 def annotations_of(document: Document) -> tuple[str, ...]:
@@ -125,7 +128,7 @@ def check_place(document: Document, place: Place) -> None:
 def _demand(draft: Draft, keyword: str, value: Any) -> str | None:
     """What a keyword's value should have been, or None where it is right."""
     if keyword in _COUNTS:
-        return None if is_count(value) else "an integer that is not negative"
+        return None if is_count(value) else "an integer that is not negative (and below 10^30)"
     if keyword in _NUMBERS:
         return None if is_number(value) else "a number"
     if keyword in SCHEMA_LISTS:

@@ -135,6 +135,10 @@ def test_a_schema_allows_exactly_its_texts(schema: Any, accept: list[str], rejec
         ({"type": "string", "pattern": "(?=a)"}, "/pattern", "look-ahead"),
         ({"type": "string", "pattern": r"\Aa\Z"}, "/pattern", "bad escape"),
         ({"type": "string", "format": "regex"}, "/format", "cannot be decided"),
+        ({"properties": {"h": {"format": "hostname"}}}, "/properties/h/format", "internationalised labels"),
+        ('{"maxLength":1e999999999}', "/maxLength", "below 10^30"),
+        ('{"minimum":1e999999999}', "/minimum", "more than 400 digits"),
+        ('{"items":{"enum":[0,1e999999999]}}', "/items/enum", "more than 400 digits"),
         ({"$schema": "http://example.com/mine"}, "/$schema", "unknown $schema"),
         ({"$schema": "http://json-schema.org/draft-04/schema#", "exclusiveMinimum": 3}, "/exclusiveMinimum", "a boolean"),
         ({"items": [True]}, "/items", "prefixItems"),
@@ -198,6 +202,55 @@ def test_a_key_is_never_written_twice_even_inside_one_token() -> None:
     matcher.advance(twice)
     assert ord('"') not in legal(matcher)
     assert ord("b") in legal(matcher)
+
+
+@pytest.mark.parametrize(
+    ("schema", "accept", "reject"),
+    [
+        ({"type": "integer"}, ["1", "1.0", "10e-1", "-0", "2.5E1"], ["1.5", "1e-1", "01", "1.", "+1"]),
+        ({"type": "integer", "multipleOf": 3, "minimum": 1, "maximum": 10}, ["3", "9.0", "0.6e1"], ["0", "12", "1e1"]),
+        ({"type": "number", "exclusiveMaximum": 0.5}, ["0.49", "4e-1", "-1e99"], ["0.5", "5e-1", "0.50"]),
+        ({"not": {"type": "integer"}, "type": "number"}, ["1.5", "1e-9"], ["1", "1.0", "1e9"]),
+        ({"enum": [1, 2.5, "x"]}, ["1", "1e0", "25e-1", '"x"'], ["2", "2.51"]),
+        ({"type": "number", "not": {"const": 100}}, ["99", "1e3"], ["100", "1e2", "100.0"]),
+        ({"type": "array", "items": {"multipleOf": 0.01}}, ["[1.01,19.99e0]"], ["[0.001]", "[1e-3]"]),
+    ],
+)
+def test_numbers_are_what_they_mean_if_any_spelling_may_be_written(
+    schema: Any, accept: list[str], reject: list[str]
+) -> None:
+    constraint = Schema(schema, numbers="any")
+    for text in accept:
+        assert accepts_by_tokens(constraint, text), text
+    for text in reject:
+        assert not accepts_by_tokens(constraint, text), text
+
+
+DRAFT = "http://json-schema.org/draft-0{}/schema#"
+
+
+@pytest.mark.parametrize(
+    ("schema", "accept", "reject"),
+    [
+        ({"$schema": DRAFT.format(4), "maximum": 3, "exclusiveMaximum": True}, ["2"], ["3"]),
+        ({"$schema": DRAFT.format(4), "id": "http://a.example/", "$ref": "#/definitions/b",
+          "definitions": {"b": {"id": "b", "type": "null"}}}, ["null"], ["1"]),
+        ({"$schema": DRAFT.format(4), "format": "hostname"}, ['"xn--a.b-c"'], ['"a..b"', '"-a"', '""']),
+        ({"$schema": DRAFT.format(6), "exclusiveMaximum": 3, "contains": {"const": 1}}, ["2", "[0,1]"], ["3", "[]"]),
+        ({"$schema": DRAFT.format(7), "$ref": "#/definitions/n", "type": "string", "definitions": {"n": {"type": "null"}}},
+         ["null"], ['"x"']),
+        ({"$schema": DRAFT.format(7), "items": [{"const": 1}], "additionalItems": {"const": 2}}, ["[1,2]"], ["[1,1]"]),
+        ({"$schema": "https://json-schema.org/draft/2019-09/schema", "items": [True], "unevaluatedItems": False},
+         ["[1]", "[]"], ["[1,2]"]),
+        ({"dependencies": {"a": ["b"]}, "type": "object"}, ['{"b":1}', '{"a":1,"b":1}'], ['{"a":1}']),
+    ],
+)  # fmt: skip
+def test_a_draft_has_its_own_meaning(schema: Any, accept: list[str], reject: list[str]) -> None:
+    constraint = Schema(schema, order="any")
+    for text in accept:
+        assert constraint.accepts(text), text
+    for text in reject:
+        assert not constraint.accepts(text), text
 
 
 @pytest.mark.parametrize("size", [1999, 2000, 8192, 100000])
