@@ -38,7 +38,7 @@ class CallMarkup:
         before: what stands before the first call's first slot.
         parts: a call from its first slot to its last, with the text between.
         joint: what stands between two calls; None where the template writes one call only.
-        after: what stands behind the last call's last slot, the end of the turn included.
+        after: what stands behind the last call's last slot, before the end of the turn.
     """
 
     before: str
@@ -71,13 +71,22 @@ _CALLS = (
 
 def call_markup(chat: ChatTemplate) -> CallMarkup | None:
     """How the template writes calls; None where it writes none, or not their arguments as JSON."""
+    one = rendered_calls(chat, 1)
+    return None if one is None else _markup_of(one, rendered_calls(chat, 2))
+
+
+def rendered_calls(chat: ChatTemplate, count: int) -> str | None:
+    """What the template writes of an answer that makes the first `count` probes; None where it refuses.
+
+    Arguments are objects, and text where objects are refused.
+    """
     for as_text in (False, True):
-        calls = [call.message(as_text=as_text) for call in _CALLS]
+        calls = [call.message(as_text=as_text) for call in _CALLS[:count]]
         for content in ("", None):
-            one = _rendered(chat, calls[:1], content)
-            if one is not None:
-                return _markup_of(one, _rendered(chat, calls, content))
-    return None  # refused with arguments as an object, and as text
+            text = _rendered(chat, calls, content)
+            if text is not None:
+                return text
+    return None
 
 
 def _markup_of(one: str, two: str | None) -> CallMarkup | None:
@@ -89,16 +98,20 @@ def _markup_of(one: str, two: str | None) -> CallMarkup | None:
 
 
 def _rendered(chat: ChatTemplate, calls: Sequence[dict[str, Any]], content: str | None) -> str | None:
-    """What the template writes of an answer that calls, behind what it opens an answer with; None if it refuses."""
+    """What the template writes of an answer that calls, behind what it opens an answer with
+    and before what it closes one with; None if it refuses."""
     question = {"role": "user", "content": "qprobe question"}
     answer = {"role": "assistant", "content": content, "tool_calls": list(calls)}
     called = chat.probe([question, answer], tools=_TOOLS)
     asked = chat.probe([question], tools=_TOOLS, add_generation_prompt=True) or ""
     said = chat.probe([question, {"role": "assistant", "content": "qprobe words"}], tools=_TOOLS) or ""
-    openings = [asked, said.partition("qprobe words")[0] if "qprobe words" in said else ""]
+    opening, found, closing = said.partition("qprobe words")
+    openings = [asked, opening if found else ""]
     openings += [without_open_reasoning(opening, reasoning_markup(chat)) for opening in openings]
     known = [opening for opening in openings if opening and called is not None and called.startswith(opening)]
-    return called[len(max(known, key=len)) :] if called is not None and known else None
+    if called is None or not known:
+        return None
+    return called[len(max(known, key=len)) :].removesuffix(closing if found else "")
 
 
 def _slots(text: str, call: _Call, start: int = 0) -> list[tuple[int, int, Slot]] | None:
@@ -212,17 +225,17 @@ def _read_call(
                 at += len(name)
             case Slot.ARGUMENTS:
                 try:
-                    arguments, at = json.JSONDecoder().raw_decode(text, _behind_blank(text, at, ("{",)))
+                    arguments, at = json.JSONDecoder().raw_decode(text, behind_blank(text, at, ("{",)))
                 except ValueError:
                     return None
                 following = parts[index + 1] if index + 1 < len(parts) else None
-                at = _behind_blank(text, at, (following,) if isinstance(following, str) else followers)
+                at = behind_blank(text, at, (following,) if isinstance(following, str) else followers)
             case Slot.ID:
                 at += ID_LENGTH
     return FoundCall(name, arguments), at
 
 
-def _behind_blank(text: str, at: int, following: tuple[str, ...]) -> int:
+def behind_blank(text: str, at: int, following: tuple[str, ...]) -> int:
     """Past a blank that stands before what must follow; arguments may have one before and after."""
     is_blank = at < len(text) and text[at] in " \t\r\n" and not text.startswith(following, at)
     return at + 1 if is_blank else at

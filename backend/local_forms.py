@@ -7,10 +7,13 @@ model then writes becomes reasoning, text and value again (`AnswerText`).
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from forktree.backend.call_markup import NAMES, CallMarkup, Slot, read_calls
+from forktree.backend.call_markup import ID_LENGTH, NAMES, CallMarkup, FoundCall, Slot, read_calls
+from forktree.backend.call_parameters import call_spec, parameters_of, read_parameter_calls
 from forktree.backend.grammar.markup import Concat, Markup, OneOf, Repeated, Spec
 from forktree.backend.grammar.specs import MAX_BLANK_LINES, reasoning_parts
 from forktree.backend.render import Prompt
@@ -32,16 +35,19 @@ _TAIL = 64  # tokens of a prompt that are looked at for the begin of reasoning
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Calls in markup; `after` is what closes them, without the end of the turn."""
+    """Calls in markup.
 
-    markup: CallMarkup
-    names: tuple[str, ...]
-    after: str
+    Attributes:
+        read: the calls that a text makes; None where it is not whole.
+        is_list: the value is a list.
+    """
+
+    read: Callable[[str], list[FoundCall] | None]
     is_list: bool
 
     def value(self, text: str) -> str | None:
         """The calls as JSON; None where they are not whole."""
-        found = read_calls(text, self.markup, self.names, self.after)
+        found = self.read(text)
         if found is None:
             return None
         calls = [{"name": call.name, "arguments": call.arguments} for call in found]
@@ -110,38 +116,47 @@ def _reasoning_form(spec: ReasoningSpec, prompt: Prompt, tokenizer: Tokenizer) -
 def _calls_form(spec: ToolsSpec, tokenizer: Tokenizer) -> Form:
     """In the template's markup, where it shows one in which these calls can be written exactly."""
     markup = tokenizer.call_markup
-    names = tuple(tool.name for tool in spec.tools)
     takes_many = spec.high is None or spec.high > 1
-    if markup is None or (takes_many and markup.joint is None) or not all(map(NAMES.fullmatch, names)):
+    if markup is None or (takes_many and markup.joint is None):
+        return Form(spec)
+    if not all(NAMES.fullmatch(tool.name) for tool in spec.tools):
         return Form(spec)
     after = _before_end(markup.after, tokenizer)
-    calls = OneOf(tuple(_call(markup, tool) for tool in spec.tools))
-    repeated = Repeated(calls, markup.joint or "", spec.low, spec.high)
+    read: Callable[[str], list[FoundCall] | None]
+    if isinstance(markup, CallMarkup):
+        calls = [_call(markup, tool) for tool in spec.tools]
+        read = partial(read_calls, markup=markup, names=[tool.name for tool in spec.tools], after=after)
+    else:
+        known = {tool.name: parameters_of(tool, markup) for tool in spec.tools}
+        tools = {name: found for name, found in known.items() if found is not None}
+        if len(tools) < len(known):
+            return Form(spec)
+        calls = [call_spec(tool, tools[tool.name], markup) for tool in spec.tools]
+        read = partial(read_parameter_calls, markup=markup, tools=tools, after=after)
+    repeated = Repeated(OneOf(tuple(calls)), markup.joint or "", spec.low, spec.high)
     whole = Concat((Markup(markup.before), repeated, Markup(after)))
-    return Form(whole, calls=Calls(markup, names, after, spec.is_list), shows_special=True)
+    return Form(whole, calls=Calls(read, spec.is_list), shows_special=True)
 
 
 def _call(markup: CallMarkup, tool: ToolSpec) -> Concat:
-    return Concat(tuple(_written(part, tool.name, tool.parameters) for part in markup.parts))
+    return Concat(tuple(_written(part, tool) for part in markup.parts))
 
 
-def _written(part: str | Slot, name: str, parameters: str) -> Spec:
+def _written(part: str | Slot, tool: ToolSpec) -> Spec:
     match part:
         case Slot.NAME:
-            return ChoicesSpec((name,))
+            return ChoicesSpec((tool.name,))
         case Slot.ARGUMENTS:
-            return SchemaSpec(parameters, whitespace=1)
+            return SchemaSpec(tool.parameters, whitespace=1)
         case Slot.ID:
-            return RegexSpec("[a-zA-Z0-9]{9}")
+            return RegexSpec(f"[a-zA-Z0-9]{{{ID_LENGTH}}}")
     return Markup(part)
 
 
 def _before_end(text: str, tokenizer: Tokenizer) -> str:
-    """Markup up to where the turn ends: by a token that ends a sequence, or as the template closes a turn."""
-    closing = tokenizer.chat.end(("user",), "assistant")
+    """Markup up to the first token that ends a sequence: the model writes that to end its turn."""
     ends = [tokenizer.token_bytes[id].decode() for id in tokenizer.eos_ids]
-    places = [text.find(end) for end in (*ends, closing) if end and end in text]
-    return text[: min(places, default=len(text))]
+    return text[: min((text.find(end) for end in ends if end and end in text), default=len(text))]
 
 
 class AnswerText:

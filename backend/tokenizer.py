@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from forktree.backend.call_markup import CallMarkup, call_markup
+from forktree.backend.call_parameters import ParameterMarkup, parameter_markup
 from forktree.backend.chat import ChatTemplate
 from forktree.backend.clones import ANCHOR, anchored_clone, plain_clone
 from forktree.backend.detokenizer import TextDecoder
@@ -250,9 +251,9 @@ class Tokenizer:
         return reasoning_markup(self.chat)
 
     @cached_property
-    def call_markup(self) -> CallMarkup | None:
+    def call_markup(self) -> CallMarkup | ParameterMarkup | None:
         """How the model writes calls of tools, by its chat template; None where that shows nothing."""
-        return call_markup(self.chat)
+        return call_markup(self.chat) or parameter_markup(self.chat)
 
     @cached_property
     def generation_config(self) -> dict[str, Any]:
