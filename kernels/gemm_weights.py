@@ -11,16 +11,20 @@ checked weight by weight, so nothing is lost by it.
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import torch
 
 from forktree.kernels.checks import ShapeError, check_tensor
+from forktree.kernels.memory import advise_huge_pages
 from forktree.kernels.native import Native
 
 BLOCK_SIZE = 32
+_ALIGNMENT = 64
 LARGEST_HALF = 65504.0
 
 
@@ -99,6 +103,18 @@ def round_weights(weight: torch.Tensor, *, native: Native | None = None) -> Pack
     return _pack(weight, Format.EIGHT_BIT, native)[0]
 
 
+def gather_panels(layers: Sequence[Panels]) -> list[Panels]:
+    """The same panels, one behind another in memory of their own, in the order in which a step reads them."""
+    ends = list(itertools.accumulate(-(-len(panels.data) // _ALIGNMENT) * _ALIGNMENT for panels in layers))
+    memory = torch.empty(ends[-1] if ends else 0, dtype=torch.uint8)
+    advise_huge_pages(memory)
+    gathered = []
+    for panels, begin in zip(layers, [0, *ends], strict=False):
+        data = memory[begin : begin + len(panels.data)].copy_(panels.data)
+        gathered.append(replace(panels, data=data))
+    return gathered
+
+
 def _largest(weight: torch.Tensor) -> float:
     """The largest magnitude, in one pass and without a copy; NaN where there is one."""
     if not weight.numel():
@@ -118,7 +134,7 @@ def _pack(weight: torch.Tensor, format: Format, native: Native | None) -> tuple[
         return _recover_four_bit(blocks) if format is Format.FOUR_BIT else _round_eight_bit(blocks)
     num_blocks = inputs // BLOCK_SIZE
     data = torch.empty(native.library.ft_gemm_bytes(outputs, num_blocks, int(format)), dtype=torch.uint8)
-    if data.data_ptr() % 64:
+    if data.data_ptr() % _ALIGNMENT:
         raise MemoryError("torch gave memory that is not 64-byte aligned")
     num_inexact = native.library.ft_gemm_pack(
         weight.data_ptr(), outputs, num_blocks, data.data_ptr(), int(format), native.num_threads

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from forktree.kernels.memory import advise_huge_pages
 from forktree.lang.errors import ModelError
 
 _SHARE_OF_FREE = 0.25
@@ -46,6 +47,8 @@ class KVPool:
             raise ModelError(
                 f"{size / 2**30:.1f} GiB for {num_pages * page_size} KV tokens cannot be had; lower kv_tokens"
             ) from error
+        advise_huge_pages(self.k)
+        advise_huge_pages(self.v)
         self.num_pages = num_pages
         self.page_size = page_size
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,7 @@ from forktree.backend.model.weights import Weights
 from forktree.kernels.activation import silu_mul
 from forktree.kernels.attention import attend
 from forktree.kernels.attention_plan import AttentionPlan
-from forktree.kernels.gemm_weights import Panels
+from forktree.kernels.gemm_weights import Panels, gather_panels
 from forktree.kernels.native import Native
 from forktree.kernels.norm import add_rms_norm
 from forktree.kernels.rotary import HeadNorms, RotaryTable, rotate_and_write
@@ -140,6 +141,7 @@ def _build_step(
     native: Native | None,
 ) -> NativeStep | None:
     """All layers as one native call, where every linear layer is in panels."""
+    _gather([linear for layer in layers for linear in (layer.qkv, layer.output, layer.gate_up, layer.down)] + [head])
     last = _step_linear(head)
     fused = [_step_layer(layer) for layer in layers]
     if native is None or last is None or not layers or any(layer is None for layer in fused):
@@ -154,6 +156,13 @@ def _build_step(
     )
     whole = [layer for layer in fused if layer is not None]
     return NativeStep(shape, embedding=embedding, layers=whole, norm=norm, head=last, rotary=rotary, native=native)
+
+
+def _gather(linears: Sequence[Linear]) -> None:
+    """Put the panels of all layers one behind another."""
+    held = [linear for linear in linears if isinstance(linear, BlockLinear) and isinstance(linear.weights, Panels)]
+    for linear, panels in zip(held, gather_panels([linear.weights for linear in held]), strict=True):  # type: ignore[misc]
+        linear.weights = panels
 
 
 def _step_layer(layer: Layer) -> StepLayer | None:

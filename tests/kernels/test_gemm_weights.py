@@ -13,7 +13,9 @@ from forktree.kernels.gemm_weights import (
     Blocks,
     Format,
     PackedWeights,
+    Panels,
     can_pack,
+    gather_panels,
     recover_weights,
     round_weights,
 )
@@ -101,3 +103,16 @@ def test_what_cannot_be_packed_is_said() -> None:
         round_weights(torch.zeros(4, 33))
     with pytest.raises(ValueError, match=r"at most 8\.31901e\+06; one has magnitude 1e\+07"):
         round_weights(torch.full((4, 32), 1e7))
+
+
+def test_gathered_panels_lie_behind_one_another_and_multiply_alike(native: Native) -> None:
+    layers = [round_weights(torch.randn(out, 64), native=native) for out in (20, 16, 33)]
+    gathered = gather_panels([layer for layer in layers if isinstance(layer, Panels)])
+    x = torch.randn(5, 64)
+    for before, after in zip(layers, gathered, strict=True):
+        assert torch.equal(multiply_blocks(x, after, native=native), multiply_blocks(x, before, native=native))
+    starts = [panels.data.data_ptr() for panels in gathered]
+    assert starts == sorted(starts)
+    assert all(start % 64 == 0 for start in starts)
+    assert starts[-1] + len(gathered[-1].data) - starts[0] < sum(len(panels.data) + 64 for panels in gathered)
+    assert gather_panels([]) == []
