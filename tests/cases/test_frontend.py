@@ -142,3 +142,20 @@ def test_bound_arguments_that_the_body_copies_are_not_shared_between_runs() -> N
     bound = collects.bind(bag=["x"])
     assert [bound.run(i, backend=ft.Fake([])).ret_value for i in (1, 2)] == [["x", 1], ["x", 2]]
     assert collects.run(3, backend=ft.Fake([])).ret_value == [3]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    "method", ["token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized"]
+)
+def test_every_select_method_works_behind_a_prompt_that_ends_in_two_equal_tokens(wild: Local, method) -> None:
+    @ft.function
+    def program(s):
+        s += "The end.\n\n" + ft.select("x", ["yes", "no", "not at all"], method=method)
+        return s["x"]
+
+    state = program.run(backend=wild)
+    meta = state.meta("x")
+    assert state.ret_value in ("yes", "no", "not at all")
+    assert sum(meta.probabilities.values()) == pytest.approx(1.0)
+    assert state.text() == "The end.\n\n" + state.ret_value

@@ -258,6 +258,19 @@ async def test_prefill_is_a_hint_that_changes_nothing(backend) -> None:
     await generate(backend, branch)
 
 
+async def test_a_conversation_may_begin_with_tools(backend) -> None:
+    definitions = '[{"type":"function","function":{"name":"look","description":"Looks.","parameters":{}}}]'
+    turn = (
+        protocol.RoleBegin("user"),
+        protocol.Text("Hello"),
+        protocol.RoleEnd("user"),
+        protocol.RoleBegin("assistant"),
+    )
+    told = chain(protocol.Tools(definitions), *turn)
+    _, completion = await generate(backend, told)
+    assert completion.usage.prompt_tokens > (await generate(backend, chain(*turn)))[1].usage.prompt_tokens
+
+
 async def test_what_is_at_hand_is_what_the_stream_would_give(backend) -> None:
     """A backend that has no such verb, or nothing at hand, keeps the promise too."""
     request = protocol.GenerateRequest(branch=chain(*PROMPT), sampling=Sampling(max_tokens=4, temperature=0.0))

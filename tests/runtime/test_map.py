@@ -297,3 +297,4 @@ def test_the_progress_bar_counts_rows_and_failures(capsys) -> None:
     shown = capsys.readouterr().err
     assert "50/50" in shown
     assert "3 failed" in shown
+    assert "rows/s" in shown
