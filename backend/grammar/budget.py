@@ -39,7 +39,7 @@ def within(matcher: Matcher | HealedMatcher, vocabulary: Vocabulary, max_tokens:
         raise ConstraintError("no sequence of this tokenizer's tokens spells a legal output")
     if plan.cost > max_tokens:
         raise ConstraintError(
-            f"the output has {max_tokens} tokens, and a legal one takes at least {plan.cost}: "
+            f"max_tokens is {max_tokens}, and the shortest legal output that is known takes {plan.cost} tokens: "
             f'raise max_tokens to {plan.cost} or more, or use on_budget="cut"'
         )
     return BudgetedMatcher(matcher, vocabulary, _Place(max_tokens, plan, None))

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forktree.backend.grammar.alphabet import alphabet_of
 from forktree.backend.grammar.counting import unbounded
@@ -35,18 +36,19 @@ MAX_EXACT_STATES = 256
 MAX_EXACT_ARCS = 5_000
 _MAX_CELLS = 500_000
 _MAX_NEEDS = 4_096
-_KEY_SLACK = 2  # tokens that another key costs which must differ from one that the walk forgot
+MAX_CHECKED = 1_000  # tokens whose true states are looked at
+_SLACK = 2  # tokens that a key or item may cost more because it must differ from one that the walk forgot
 
 
 class Cell:
     """A place in a text: what is left of it can be written in `cost` tokens, of which `token` is the first."""
 
-    __slots__ = ("after", "byte", "cost", "following", "num_keys", "token")
+    __slots__ = ("after", "byte", "cost", "following", "num_remembered", "token")
 
-    def __init__(self, byte: int, following: Cell | None, num_keys: int) -> None:
+    def __init__(self, byte: int, following: Cell | None, num_remembered: int) -> None:
         self.byte = byte
         self.following = following  # the next byte's
-        self.num_keys = num_keys  # keys in the text that its object does not name
+        self.num_remembered = num_remembered  # keys and items for which it matters what was written before
         self.cost = UNREACHABLE
         self.token = -1
         self.after: Cell | None = None  # behind the token
@@ -90,16 +92,34 @@ class Completions:
             if self._num_cells > _MAX_CELLS:
                 self._clear()
             cell = self._end if state is None else self._cell(state)
-            return self._before(prefix, cell, 0) if prefix else cell
+            for at in range(len(prefix) - 1, -1, -1):
+                cell = self._one_before(prefix[at], cell, cell.num_remembered)
+                if self._exact is not None and state is not None:
+                    self._shorten(cell, prefix[at:], state)
+            return cell
 
     def costs(self, state: Term, node: int = 0) -> Costs:
         """Of the tokens below a node of the trie whose bytes after it are legal from a state."""
         with self._automaton.lock:
             reached = self._walk.reached(state, node)
-            numbers, places = np.unique(reached.numbers, return_inverse=True)
-            left = [self._left(reached.states[number]) for number in numbers.tolist()]
-            costs = np.array(left, dtype=np.int32)[places] if left else np.empty(0, dtype=np.int32)
-            return Costs(reached.tokens, costs)
+            left = np.zeros(len(reached.states), dtype=np.int32)
+            is_unsure = np.zeros(len(reached.states), dtype=np.bool_)
+            for number in np.flatnonzero(np.bincount(reached.numbers)).tolist():
+                left[number], is_unsure[number] = self._left(reached.states[number])
+            costs = Costs(reached.tokens, left[reached.numbers])
+            if state.captures and is_unsure.any():
+                self._check(costs, np.flatnonzero(is_unsure[reached.numbers]), state, self._trie.depth(node))
+            return costs
+
+    def _check(self, costs: Costs, places: NDArray[np.intp], state: Term, depth: int) -> None:
+        """Takes the few tokens whose cost is not sure to their true states."""
+        if len(places) > MAX_CHECKED:
+            return
+        token_bytes = self._trie.vocabulary.token_bytes
+        for place in places.tolist():
+            data = token_bytes[costs.tokens[place]] or b""
+            reached = self._automaton.run(state, data[depth:])
+            costs.left[place] = UNREACHABLE if reached is None else self._cell(reached).cost
 
     def need(self, state: Term) -> int:
         """A budget that every legal token keeps."""
@@ -110,7 +130,8 @@ class Completions:
             key = unbounded(self._automaton.terms, state, self._trie.longest)
             found = self._needs.get(key)
             if found is None:
-                found = 1 + int(self.costs(key).left.max(initial=0)) + _margin(key is not state)
+                left = self.costs(key).left
+                found = 1 + int(left[left < UNREACHABLE].max(initial=0)) + _margin(key is not state)
             for one in (key, state):
                 self._needs[one] = found
             while len(self._needs) > _MAX_NEEDS:
@@ -119,15 +140,15 @@ class Completions:
 
     # -- cells ----------------------------------------------------------------------------------------
 
-    def _left(self, state: Term) -> int:
-        """The cost of a state that a walk has reached, keys forgotten.
+    def _left(self, state: Term) -> tuple[int, bool]:
+        """The cost of a state that a walk has reached, and whether it is too low, perhaps, for the true one.
 
-        Its text is also one of the true state, unless a further key has to be written: that one must differ from
-        those that were forgotten.
+        A walk forgets keys and items. Its text is one of the true state all the same, unless another key or item has
+        to be written, which must differ from those; only the key that the state stands in was never forgotten.
         """
         cell = self._cell(state)
-        num_unsure = cell.num_keys - (1 if _is_inside_key(state) else 0)
-        return cell.cost + _KEY_SLACK * max(num_unsure, 0)
+        num_unsure = cell.num_remembered - (1 if _is_inside_key(state) else 0)
+        return cell.cost + _SLACK * max(num_unsure, 0), num_unsure > 0
 
     def _cell(self, state: Term) -> Cell:
         if self._exact is not None:
@@ -157,23 +178,23 @@ class Completions:
             return rest
         if head.kind is not Kind.REPEAT:
             word = self._shortest.of(head)
-            return self._before(word.data, rest, word.num_keys)
+            return self._before(word.data, rest, word.num_remembered)
         body, low, _ = head.args
         word = self._shortest.of(body)
         rounds = self._repeats.setdefault((body, tail), [rest])
         while len(rounds) <= low:
-            rounds.append(self._before(word.data, rounds[-1], word.num_keys))
+            rounds.append(self._before(word.data, rounds[-1], word.num_remembered))
         return rounds[low]
 
-    def _before(self, data: bytes, cell: Cell, num_keys: int) -> Cell:
-        total = cell.num_keys + num_keys
+    def _before(self, data: bytes, cell: Cell, num_remembered: int) -> Cell:
+        total = cell.num_remembered + num_remembered
         for byte in reversed(data):
             cell = self._one_before(byte, cell, total)
         return cell
 
-    def _one_before(self, byte: int, following: Cell, num_keys: int) -> Cell:
+    def _one_before(self, byte: int, following: Cell, num_remembered: int) -> Cell:
         """Tries every token that spells what comes."""
-        cell = Cell(byte, following, num_keys)
+        cell = Cell(byte, following, num_remembered)
         self._num_cells += 1
         (firsts, counts), data, num_tokens = self._trie.child_spans, self._bytes, self._trie.num_tokens
         node = 0
@@ -187,6 +208,19 @@ class Completions:
                 cell.cost, cell.after = at.cost + 1, at
                 cell.token = int(self._trie.tokens[self._trie.first_token[node]])
         return cell
+
+    def _shorten(self, cell: Cell, data: bytes, state: Term) -> None:
+        """Tries the tokens that spell the data and go on in a state, where every distance is known."""
+        node: int | None = 0
+        for byte in data:
+            node = None if node is None else self._trie.child(node, byte)
+        if node is None:
+            return
+        tokens, numbers, states = self._walk.reached(state, node)
+        for token, number in zip(tokens.tolist(), numbers.tolist(), strict=True):
+            after = self._distant(states[number])
+            if after.cost + 1 < cell.cost:
+                cell.cost, cell.after, cell.token = after.cost + 1, after, token
 
     # -- few states -----------------------------------------------------------------------------------
 

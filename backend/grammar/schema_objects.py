@@ -25,6 +25,13 @@ class ObjectState(NamedTuple):
     pending: frozenset[int] = frozenset()
 
 
+def fewest_bytes(plan: ObjectPlan, state: ObjectState) -> int:
+    """No object that stands in this state ends with fewer: every name that it still requires has to be written."""
+    required = [name for name in plan.names[state.at :] if name.is_required and name.text not in state.used]
+    others = max(plan.low - state.count - len(required), 0)
+    return sum(len(name.text) + 4 for name in required) + 4 * others + 1
+
+
 class Values(Protocol):
     """What an object's text needs from the rest of the schema's."""
 

@@ -16,21 +16,24 @@ from typing import NamedTuple
 
 from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.characters import Node, arcs_of
+from forktree.backend.grammar.schema_objects import ObjectState, fewest_bytes
+from forktree.backend.grammar.schema_plans import ObjectPlan
 from forktree.backend.grammar.terms import Kind, Term
 from forktree.lang.errors import ConstraintError
 
-MAX_STATES = 20_000  # of one search
-MAX_STEPS = 20_000  # before the first text will do
+MAX_STATES = 20_000  # of one walk over states
+MAX_STEPS = 4_000  # before the first text will do
+_WALKS = ((1, 300), (16, MAX_STATES))  # how much the way that is left weighs, and the most states of such a search
 _LIMITS = (256, 4_096, 65_536, 1 << 20)
-_TOO_MANY = 50  # times MAX_STEPS: this limit leads nowhere
+_TOO_MANY = 100  # times MAX_STEPS: this limit leads nowhere
 _INFINITE = 1 << 40
 
 
 class Word(NamedTuple):
-    """A text of a term, and how many keys of an object in it are none that the object names."""
+    """A text of a term, and for how many keys and items in it it matters what was written before."""
 
     data: bytes
-    num_keys: int = 0
+    num_remembered: int = 0
 
 
 _EMPTY = Word(b"")
@@ -133,6 +136,8 @@ class Shortest:
                 return self._same(self._automaton.terms.resolved(term), limit)
             case Kind.CAPTURE:
                 return self._keyed(term, limit)
+            case Kind.ITEM:
+                return self._itemised(term, limit)
             case Kind.ATOM:
                 return self._spelt(term, limit)
         return self._walked(term, limit)
@@ -152,20 +157,20 @@ class Shortest:
     def _joined(self, term: Term, limit: int) -> _Search:
         parts = _spine(term)
         rest = sum(map(self._floor, parts))
-        data, num_keys = bytearray(), 0
+        data, num_remembered = bytearray(), 0
         for part in parts:
             rest -= self._floor(part)
             found = yield part, limit - len(data) - rest
             if found is None:
                 return None
             data += found.data
-            num_keys += found.num_keys
-        return Word(bytes(data), num_keys) if len(data) < limit else None
+            num_remembered += found.num_remembered
+        return Word(bytes(data), num_remembered) if len(data) < limit else None
 
     def _repeated(self, term: Term, limit: int) -> _Search:
         body, low, _ = term.args
         found = yield body, (limit - 1) // low + 1
-        return None if found is None else Word(found.data * low, found.num_keys * low)
+        return None if found is None else Word(found.data * low, found.num_remembered * low)
 
     def _keyed(self, term: Term, limit: int) -> _Search:
         best: Word | None = None
@@ -179,8 +184,18 @@ class Shortest:
                 continue
             found = yield reached, most - len(key.data) - 1
             if found is not None:
-                best = Word(key.data + b'"' + found.data, 1 + found.num_keys)
+                best = Word(key.data + b'"' + found.data, 1 + found.num_remembered)
         return best
+
+    def _itemised(self, term: Term, limit: int) -> _Search:
+        item = yield term.args[0], limit - 2
+        reached = None if item is None else self._automaton.run(term, item.data + b",")
+        if item is None or reached is None:
+            return None
+        rest = yield reached, limit - len(item.data) - 1
+        if rest is None:
+            return None
+        return Word(item.data + b"," + rest.data, 1 + item.num_remembered + rest.num_remembered)
 
     def _spelt(self, term: Term, limit: int) -> _Search:
         """One character: breadth first over its bytes."""
@@ -198,32 +213,37 @@ class Shortest:
         return None
 
     def _walked(self, term: Term, limit: int) -> _Search:
-        """Over states, until what is left has parts again."""
+        """States, until what is left has parts again: the nearest first, or the most promising where those are many."""
+        for weight, most in _WALKS:
+            path, state = self._way_out(term, limit, weight, most)
+            if state is None:
+                continue
+            if state.nullable:
+                return Word(path)
+            found = yield state, limit - len(path)
+            if found is not None:
+                return Word(path + found.data, found.num_remembered)
+        return None
+
+    def _way_out(self, term: Term, limit: int, weight: int, most: int) -> tuple[bytes, Term | None]:
+        """Bytes to a state that has parts or may end, and that state."""
         best: dict[Term, int] = {term: 0}
         came: dict[Term, tuple[Term, int]] = {}
-        queue = [(self._floor(term), term.serial, term)]
+        queue = [(0, term.serial, term)]
         num_states = 0
-        while queue:
+        while queue and num_states < most:
             _, _, state = heapq.heappop(queue)
-            cost = best[state]
-            if state.nullable:
-                return Word(_path(came, state))
-            if state.kind not in (Kind.AND, Kind.NOT, Kind.MACHINE):
-                found = yield state, limit - cost
-                if found is not None:
-                    return Word(_path(came, state) + found.data, found.num_keys)
-                continue
+            if state.nullable or state.kind not in (Kind.AND, Kind.NOT, Kind.MACHINE):
+                return _path(came, state), state
             num_states += 1
-            if num_states > MAX_STATES:
-                return None
-            for mask, target in self._automaton.arcs(state):
-                byte = self._byte(mask)
-                least = cost + 1 + self._floor(target)
-                if byte is not None and least < limit and cost + 1 < best.get(target, _INFINITE):
-                    best[target] = cost + 1
+            cost = best[state] + 1
+            for mask, target in self._automaton.possible_arcs(state):
+                byte, least = self._byte(mask), self._floor(target)
+                if byte is not None and cost + least < limit and cost < best.get(target, _INFINITE):
+                    best[target] = cost
                     came[target] = (state, byte)
-                    heapq.heappush(queue, (least, target.serial, target))
-        return None
+                    heapq.heappush(queue, (cost + weight * least, target.serial, target))
+        return b"", None
 
     def _byte(self, mask: int) -> int | None:
         if not mask & self._usable:
@@ -264,6 +284,14 @@ class Shortest:
                 return int(self._floors[term.args[0]] * term.args[1])
             case Kind.AND:
                 return max((self._floors[part] for part in _parts(term) if not part.nullable), default=1)
+            case Kind.REF:
+                match term.args[0]:
+                    case ("object", ObjectPlan() as plan, ObjectState() as state):
+                        return fewest_bytes(plan, state)
+            case Kind.CAPTURE:
+                match term.args[2].context:
+                    case (ObjectPlan() as plan,):  # a quote, a colon, a value, and what the object still needs
+                        return 3 + min(fewest_bytes(plan, after) for _, tag in term.args[0] for _, after in tag)
             case Kind.EMPTY:
                 return _INFINITE
         return 1

@@ -260,7 +260,7 @@ async def test_a_budget_closes_in_time_or_is_refused_with_the_least(toy):
             assert completion.finish_reason == "stop"
             assert re.fullmatch('"(xy)+"', completion.segment.text)
             assert len(completion.segment.ids) <= max_tokens
-        with pytest.raises(ConstraintError, match="takes at least 4: raise max_tokens to 4"):
+        with pytest.raises(ConstraintError, match="takes 4 tokens: raise max_tokens to 4"):
             await anext(local.stream(request(3)))
 
 
