@@ -17,15 +17,8 @@ from forktree.backend.grammar.codepoints import (
     union,
 )
 from forktree.backend.grammar.regex_properties import property_set
-from forktree.backend.grammar.regex_syntax import (
-    AT_END,
-    AT_START,
-    Assertion,
-    PythonParser,
-    Syntax,
-    no_word_boundary,
-    word_boundary,
-)
+from forktree.backend.grammar.regex_syntax import PythonParser
+from forktree.backend.grammar.regex_tree import AT_END, AT_START, Assertion, Syntax, no_word_boundary, word_boundary
 
 _LINE_ENDS: CodeSet = ((10, 11), (13, 14), (0x2028, 0x202A))
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
@@ -58,16 +51,17 @@ class EcmaParser(PythonParser):
     def _allows_counts(self, low: str, comma: str, high: str) -> bool:
         return bool(low)
 
-    def _group_prefix(self, start: int) -> str | None:
-        if self._accept("<") and self._peek() not in ("=", "!"):
-            return self._group_name(start)
-        if self._text[self._at - 1] == "<":
-            self._at -= 1
-        if self._accept(":"):
-            return ":"
-        if self._peek() in ("=", "!", "<", ">"):
-            return super()._group_prefix(start)
-        return self._fail("unknown group: ECMA-262 has (?:…), (?<name>…) and look-around", start)
+    def _has_comments(self) -> bool:
+        return False
+
+    def _read_prefix(self, start: int) -> None:
+        if self._text.startswith("<", self._at) and self._text[self._at + 1 : self._at + 2] not in ("=", "!"):
+            self._at += 1
+            self._read_name(start)
+        elif self._peek() in ("=", "!", "<", ">"):
+            super()._read_prefix(start)
+        elif not self._accept(":"):
+            self._fail("unknown group: ECMA-262 has (?:…), (?<name>…) and look-around", start)
 
     def _assertion_escape(self, letter: str) -> Assertion | None:
         match letter:

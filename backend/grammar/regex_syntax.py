@@ -2,114 +2,36 @@
 
 Whatever cannot be a finite automaton (back-references, look-around, atomic groups, conditionals, possessive
 repeats) is refused with its position. A lazy quantifier describes the same language as a greedy one.
-
-Assertions of one position (`^`, `$`, `\\A`, `\\Z`, `\\b`, `\\B`) are kept as what they demand of the text on
-either side: it may be empty, or its nearest character lies in a set.
 """
 
 from __future__ import annotations
 
 import sys
-import unicodedata
-from dataclasses import dataclass, replace
-from typing import NoReturn
+from dataclasses import replace
 
-from forktree.backend.grammar.codepoints import (
-    ANY,
-    ASCII_DIGITS,
-    ASCII_SPACE,
-    ASCII_WORD,
-    CodeSet,
-    complement,
-    ignoring_case,
-    normalised,
-    unicode_class,
-    union,
+from forktree.backend.grammar.codepoints import ANY, CodeSet, complement
+from forktree.backend.grammar.regex_sets import SetReader
+from forktree.backend.grammar.regex_tree import (
+    AT_END,
+    AT_END_OR_LAST_NEWLINE,
+    AT_START,
+    After,
+    Assertion,
+    Before,
+    Chars,
+    Concat,
+    Repeat,
+    Syntax,
+    Union,
+    no_word_boundary,
+    word_boundary,
 )
-from forktree.lang.errors import ConstraintError
 
 MAX_DEPTH = 80
 MAX_PATTERN = 200_000
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """What an assertion demands of the text before it: empty (if allowed), or its last character is in `codes`."""
-
-    empty: bool = True
-    codes: CodeSet = ANY
-
-
-@dataclass(frozen=True, slots=True)
-class After:
-    """The same of the text after it; `newline_end` also allows one newline and then the end."""
-
-    empty: bool = True
-    codes: CodeSet = ANY
-    newline_end: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Chars:
-    """One character of a set."""
-
-    codes: CodeSet
-
-
-@dataclass(frozen=True, slots=True)
-class Concat:
-    parts: tuple[Syntax, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Union:
-    options: tuple[Syntax, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    body: Syntax
-    low: int
-    high: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Assertion:
-    """Holds where one of the alternatives does."""
-
-    alternatives: tuple[tuple[Before, After], ...]
-
-
-Syntax = Chars | Concat | Union | Repeat | Assertion
-
-AT_START = Assertion(((Before(codes=()), After()),))
-AT_END = Assertion(((Before(), After(codes=())),))
-AT_END_OR_LAST_NEWLINE = Assertion(((Before(), After(codes=(), newline_end=True)),))
+MAX_REPEAT = 4_294_967_294  # as in `re`
 _NEWLINE: CodeSet = ((10, 11),)
-
-
-def word_boundary(word: CodeSet) -> Assertion:
-    """`\\b`: a word character on exactly one side."""
-    other = complement(word)
-    return Assertion(((Before(False, word), After(True, other)), (Before(True, other), After(False, word))))
-
-
-def no_word_boundary(word: CodeSet) -> Assertion:
-    other = complement(word)
-    return Assertion(((Before(False, word), After(False, word)), (Before(True, other), After(True, other))))
-
-
-@dataclass(frozen=True, slots=True)
-class Flags:
-    ascii_only: bool = False
-    ignore_case: bool = False
-    dot_all: bool = False
-    multiline: bool = False
-    verbose: bool = False
-
-
 _FLAG_NAMES = {"a": "ascii_only", "i": "ignore_case", "s": "dot_all", "m": "multiline", "x": "verbose"}
-_SIMPLE_ESCAPES = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11, "a": 7}
 
 
 def parse_python(pattern: str) -> Syntax:
@@ -121,14 +43,13 @@ def parse_python(pattern: str) -> Syntax:
     return PythonParser(pattern).parse()
 
 
-class PythonParser:
-    """Recursive descent over one pattern. `_flags` are those in force at the position."""
+class PythonParser(SetReader):
+    """Recursive descent over one pattern."""
 
     def __init__(self, pattern: str) -> None:
-        self._text = pattern
-        self._at = 0
+        super().__init__(pattern)
         self._depth = 0
-        self._flags = Flags()
+        self._names: set[str] = set()
 
     def parse(self) -> Syntax:
         if len(self._text) > MAX_PATTERN:
@@ -149,30 +70,30 @@ class PythonParser:
 
     def _sequence(self) -> Syntax:
         parts: list[Syntax] = []
-        while self._at < len(self._text) and self._peek() not in "|)":
-            if self._flags.verbose and self._skip_verbose():
-                continue
+        while True:
+            self._skip_ignored()
+            if self._at >= len(self._text) or self._peek() in "|)":
+                return parts[0] if len(parts) == 1 else Concat(tuple(parts))
             start = self._at
-            part = self._atom()
-            if part is not None:
-                parts.append(self._quantified(part, start))
-        return parts[0] if len(parts) == 1 else Concat(tuple(parts))
+            parts.append(self._quantified(self._atom(), start))
 
     def _quantified(self, body: Syntax, start: int) -> Syntax:
-        while self._flags.verbose and self._skip_verbose():
-            pass
+        self._skip_ignored()
+        at = self._at
         counts = self._counts()
         if counts is None:
             return body
         if isinstance(body, Assertion) and self._text[start] != "(":
-            self._fail("nothing to repeat", self._at - 1)
+            self._fail("nothing to repeat", at)
         low, high = counts
         if self._accept("+"):
             self._fail("possessive repeats are not supported: drop the `+`", self._at - 1)
         self._accept("?")
-        if self._peek() in ("*", "+", "?") and self._peek():
-            self._fail("multiple repeat")
-        return Repeat(body, low, high)
+        self._skip_ignored()
+        again = self._at
+        if self._counts() is not None:
+            self._fail("multiple repeat", again)
+        return Repeat(body, low, high, at)
 
     def _counts(self) -> tuple[int, int | None] | None:
         char = self._peek()
@@ -195,6 +116,8 @@ class PythonParser:
         start, self._at = self._at, end + 1
         least = int(low) if low else 0
         most = (int(high) if high else None) if comma else least
+        if max(least, most or 0) > MAX_REPEAT:
+            self._fail("the repetition number is too large", start)
         if most is not None and most < least:
             self._fail(f"the repeat {{{inside}}} has its minimum above its maximum", start)
         return least, most
@@ -202,8 +125,8 @@ class PythonParser:
     def _allows_counts(self, low: str, comma: str, high: str) -> bool:
         return True
 
-    def _atom(self) -> Syntax | None:
-        char = self._text[self._at]
+    def _atom(self) -> Syntax:
+        start, char = self._at, self._text[self._at]
         match char:
             case "(":
                 return self._group()
@@ -211,8 +134,8 @@ class PythonParser:
                 return Chars(self._class())
             case "\\":
                 return self._escape()
-            case "*" | "+" | "?":
-                self._fail("nothing to repeat")
+            case "*" | "+" | "?" | "{" if self._counts() is not None:
+                self._fail("nothing to repeat", start)
         self._at += 1
         match char:
             case ".":
@@ -228,9 +151,6 @@ class PythonParser:
             self._fail("a lone surrogate can never be written", self._at - 1)
         return Chars(self._folded(((code, code + 1),)))
 
-    def _folded(self, codes: CodeSet) -> CodeSet:
-        return ignoring_case(codes, ascii_only=self._flags.ascii_only) if self._flags.ignore_case else codes
-
     def _dot(self) -> CodeSet:
         return ANY if self._flags.dot_all else complement(_NEWLINE)
 
@@ -244,12 +164,12 @@ class PythonParser:
 
     # -- groups ---------------------------------------------------------------------------------------
 
-    def _group(self) -> Syntax | None:
+    def _group(self) -> Syntax:
         start = self._at
         self._at += 1
         outer = self._flags
-        if self._accept("?") and self._group_prefix(start) is None:
-            return None
+        if self._accept("?"):
+            self._read_prefix(start)
         self._depth += 1
         if self._depth > MAX_DEPTH:
             self._fail(f"groups nest deeper than {MAX_DEPTH}", start)
@@ -260,8 +180,8 @@ class PythonParser:
         self._flags = outer
         return body
 
-    def _group_prefix(self, start: int) -> str | None:
-        """Reads what follows `(?`; None when the group is a comment and over."""
+    def _read_prefix(self, start: int) -> None:
+        """Reads what follows `(?`."""
         for opening, name in (
             ("<=", "look-behind"),
             ("<!", "look-behind"),
@@ -273,36 +193,36 @@ class PythonParser:
         ):
             if self._text.startswith(opening, self._at):
                 self._fail(f"{name} is not supported: no automaton decides it; rewrite the pattern without it", start)
-        if self._accept("#"):
-            end = self._text.find(")", self._at)
-            if end < 0:
-                self._fail("missing ), unterminated comment", start)
-            self._at = end + 1
-            return None
         if self._accept("P<"):
-            return self._group_name(start)
-        return self._scoped_flags(start)
+            self._read_name(start)
+        else:
+            self._read_flags(start)
 
-    def _group_name(self, start: int) -> str:
+    def _read_name(self, start: int) -> None:
         end = self._text.find(">", self._at)
         name = self._text[self._at : end] if end >= 0 else ""
         if not name.isidentifier():
             self._fail(f"bad group name {name!r}", start)
+        if name in self._names:
+            self._fail(f"the group name {name!r} is used twice", start)
+        self._names.add(name)
         self._at = end + 1
-        return name
 
-    def _scoped_flags(self, start: int) -> str:
+    def _read_flags(self, start: int) -> None:
         end = self._at
         while end < len(self._text) and (self._text[end].isalpha() or self._text[end] == "-"):
             end += 1
         letters = self._text[self._at : end]
         if self._text[end : end + 1] != ":":
             self._fail("unknown extension, or flags that are not at the start of the pattern", start)
-        on, _, off = letters.partition("-")
+        on, dash, off = letters.partition("-")
+        if dash and not off:
+            self._fail("missing flag after the hyphen", start)
+        if set(on) & set(off):
+            self._fail(f"a flag of {letters!r} is turned on and off", start)
         self._set_flags(on, value=True, start=start)
         self._set_flags(off, value=False, start=start)
         self._at = end + 1
-        return letters
 
     def _read_global_flags(self) -> None:
         while self._text.startswith("(?", self._at):
@@ -316,6 +236,8 @@ class PythonParser:
             self._at = end + 1
 
     def _set_flags(self, letters: str, *, value: bool, start: int) -> None:
+        if {"a", "u"} <= set(letters):
+            self._fail("the flags a and u exclude each other", start)
         for letter in letters:
             if not value and letter in "au":
                 self._fail(f"flag {letter!r} cannot be turned off", start)
@@ -326,18 +248,27 @@ class PythonParser:
             else:
                 self._fail(f"flag {letter!r} is not supported: use any of a, i, m, s, u, x", start)
 
-    def _skip_verbose(self) -> bool:
-        char = self._peek()
-        if char and char in " \t\n\r\f\v":
-            self._at += 1
-            return True
-        if char == "#":
-            end = self._text.find("\n", self._at)
-            self._at = len(self._text) if end < 0 else end + 1
-            return True
-        return False
+    def _skip_ignored(self) -> None:
+        """Comments, and with the flag x also blanks."""
+        while self._at < len(self._text):
+            if self._has_comments() and self._text.startswith("(?#", self._at):
+                end = self._text.find(")", self._at)
+                if end < 0:
+                    self._fail("missing ), unterminated comment")
+                self._at = end + 1
+            elif self._flags.verbose and self._peek() in " \t\n\r\f\v":
+                self._at += 1
+            elif self._flags.verbose and self._peek() == "#":
+                end = self._text.find("\n", self._at)
+                self._at = len(self._text) if end < 0 else end + 1
+            else:
+                return
 
-    # -- escapes and classes --------------------------------------------------------------------------
+    def _has_comments(self) -> bool:
+        """`(?#…)` is a comment."""
+        return True
+
+    # -- escapes --------------------------------------------------------------------------------------
 
     def _escape(self) -> Syntax:
         start = self._at
@@ -379,152 +310,3 @@ class PythonParser:
     def _is_octal(self) -> bool:
         digits = self._text[self._at + 1 : self._at + 4]
         return len(digits) == 3 and all(digit in "01234567" for digit in digits)
-
-    def _word(self) -> CodeSet:
-        return ASCII_WORD if self._flags.ascii_only else unicode_class("w")
-
-    def _category(self, letter: str) -> CodeSet | None:
-        match letter.lower():
-            case "d":
-                codes = ASCII_DIGITS if self._flags.ascii_only else unicode_class("d")
-            case "w":
-                codes = self._word()
-            case "s":
-                codes = ASCII_SPACE if self._flags.ascii_only else unicode_class("s")
-            case _:
-                return None
-        return complement(codes) if letter.isupper() else codes
-
-    def _escaped_set(self) -> CodeSet:
-        """The set after a backslash, outside or inside a class."""
-        category = self._category(self._text[self._at + 1])
-        if category is not None:
-            self._at += 2
-            return category
-        code = self._escaped_code()
-        return self._folded(((code, code + 1),))
-
-    def _escaped_code(self) -> int:
-        start = self._at
-        letter = self._text[self._at + 1]
-        self._at += 2
-        if letter in _SIMPLE_ESCAPES:
-            return _SIMPLE_ESCAPES[letter]
-        if letter in "xuU":
-            return self._checked(self._hex({"x": 2, "u": 4, "U": 8}[letter], start), start)
-        if letter == "N":
-            return self._named_character(start)
-        if letter.isdigit() and letter.isascii():
-            return self._octal(start)
-        if letter.isascii() and letter.isalpha():
-            self._fail(f"bad escape \\{letter}", start)
-        return ord(letter)
-
-    def _octal(self, start: int) -> int:
-        end = start + 1
-        while end < min(start + 4, len(self._text)) and self._text[end] in "01234567":
-            end += 1
-        if end == start + 1:
-            self._fail(f"bad escape \\{self._text[end : end + 1]}", start)
-        self._at = end
-        return int(self._text[start + 1 : end], 8)
-
-    def _hex(self, width: int, start: int) -> int:
-        digits = self._text[self._at : self._at + width]
-        if len(digits) < width or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
-            self._fail(f"incomplete escape {self._text[start : self._at + width]}", start)
-        self._at += width
-        return int(digits, 16)
-
-    def _named_character(self, start: int) -> int:
-        end = self._text.find("}", self._at)
-        if not self._accept("{") or end < 0:
-            self._fail("missing {name} after \\N", start)
-        name = self._text[self._at : end]
-        self._at = end + 1
-        try:
-            return ord(unicodedata.lookup(name))
-        except (KeyError, TypeError):
-            self._fail(f"undefined character name {name!r}", start)
-
-    def _checked(self, code: int, start: int) -> int:
-        if code >= 0x110000:
-            self._fail(f"U+{code:X} is no code point", start)
-        return code
-
-    def _class(self) -> CodeSet:
-        start = self._at
-        self._at += 1
-        negated = self._accept("^")
-        members: list[CodeSet] = []
-        first = self._at
-        while True:
-            if self._at >= len(self._text):
-                self._fail("unterminated character class", start)
-            if self._peek() == "]" and (self._at > first or not self._keeps_first_bracket()):
-                self._at += 1
-                break
-            members.append(self._class_item())
-        codes = self._folded(union(*members))
-        return complement(codes) if negated else codes
-
-    def _keeps_first_bracket(self) -> bool:
-        """A `]` that comes first is a member."""
-        return True
-
-    def _class_item(self) -> CodeSet:
-        start = self._at
-        low = self._class_atom()
-        if self._peek() != "-" or self._text[self._at + 1 : self._at + 2] in ("]", ""):
-            return low
-        self._at += 1
-        high = self._class_atom()
-        first, last = _single(low), _single(high)
-        if first is None or last is None:
-            return self._bad_range(low, high, start)
-        if last < first:
-            self._fail(f"bad character range {self._text[start : self._at]}", start)
-        return normalised([(first, last + 1)])
-
-    def _bad_range(self, low: CodeSet, high: CodeSet, start: int) -> CodeSet:
-        self._fail(f"bad character range {self._text[start : self._at]}", start)
-
-    def _class_atom(self) -> CodeSet:
-        char = self._text[self._at]
-        if char != "\\":
-            self._at += 1
-            return ((ord(char), ord(char) + 1),)
-        if self._at + 1 >= len(self._text):
-            self._fail("the pattern ends in a backslash")
-        if self._text[self._at + 1] == "b":
-            self._at += 2
-            return ((8, 9),)
-        category = self._category(self._text[self._at + 1])
-        if category is not None:
-            self._at += 2
-            return category
-        code = self._escaped_code()
-        return ((code, code + 1),)
-
-    # -- text -----------------------------------------------------------------------------------------
-
-    def _peek(self) -> str:
-        return self._text[self._at : self._at + 1]
-
-    def _accept(self, text: str) -> bool:
-        if self._text.startswith(text, self._at):
-            self._at += len(text)
-            return True
-        return False
-
-    def _fail(self, reason: str, position: int | None = None) -> NoReturn:
-        at = self._at if position is None else position
-        raise ConstraintError(f"pattern {_shown(self._text)}: {reason}", pointer=f"position {at}")
-
-
-def _single(codes: CodeSet) -> int | None:
-    return codes[0][0] if len(codes) == 1 and codes[0][1] == codes[0][0] + 1 else None
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:77] + "...")

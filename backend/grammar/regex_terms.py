@@ -13,16 +13,7 @@ from typing import NamedTuple
 
 from forktree.backend.grammar.characters import Writing
 from forktree.backend.grammar.codepoints import ANY, contains, intersect
-from forktree.backend.grammar.regex_syntax import (
-    After,
-    Assertion,
-    Before,
-    Chars,
-    Concat,
-    Repeat,
-    Syntax,
-    Union,
-)
+from forktree.backend.grammar.regex_tree import After, Assertion, Before, Chars, Concat, Repeat, Syntax, Union
 from forktree.backend.grammar.terms import Kind, Term, Terms
 from forktree.lang.errors import ConstraintError
 
@@ -79,8 +70,8 @@ class _Builder:
                 return self._concat(parts)
             case Union(options):
                 return self._merged([item for option in options for item in self.items(option)])
-            case Repeat(body, low, high):
-                return self._repeat(self.items(body), low, high)
+            case Repeat(body, low, high, position):
+                return self._repeat(self.items(body), low, high, position)
             case Assertion(alternatives):
                 return [Item(before, self.terms.epsilon, after) for before, after in alternatives]
 
@@ -154,14 +145,17 @@ class _Builder:
             return self.terms.empty
         return self.terms.both((term, to))
 
-    def _repeat(self, items: list[Item], low: int, high: int | None) -> list[Item]:
+    def _repeat(self, items: list[Item], low: int, high: int | None, position: int) -> list[Item]:
         plain = self.terms.alt(item.term for item in items if item.before == _FREE_BEFORE and item.after == _FREE_AFTER)
         if all(item.before == _FREE_BEFORE and item.after == _FREE_AFTER for item in items):
             return self._free(self.terms.repeat(plain, low, high))
         if high is not None and high <= 3:
             return self._unrolled(items, low, high)
         if not all(_is_edge(item) for item in items):
-            raise ConstraintError("a word boundary or line anchor inside an unbounded repeat is not supported")
+            raise ConstraintError(
+                "a word boundary or line anchor inside an unbounded repeat is not supported",
+                pointer=f"position {position}",
+            )
         # an anchor at the very edge can only hold in the first round or the last one
         nullable = any(item.term.nullable for item in items)
         least = 0 if nullable else low

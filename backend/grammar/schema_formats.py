@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from forktree.backend.grammar.regex_syntax import Syntax, parse_python
+from forktree.backend.grammar.regex_syntax import parse_python
+from forktree.backend.grammar.regex_tree import Syntax
 from forktree.backend.grammar.schema_document import Draft
 
 UNDECIDED_FORMATS = {

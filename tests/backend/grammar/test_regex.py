@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forktree.backend.grammar.constraints import Regex
+from forktree.backend.grammar.regex_syntax import parse_python
 from forktree.lang.errors import ConstraintError
 
 ROWS = [
@@ -54,6 +56,8 @@ ROWS = [
         ("x{,2}", ["", "xx"], ["xxx"]),
         ("x{a}", ["x{a}"], ["x"]),
         ("[]a]+", ["]a"], ["b"]),
+        ("a(?#any)*", ["", "aaa"], ["a(?#any)"]),
+        ("(?x)a *", ["", "aa"], ["a "]),
         (r"\x41\101\u0042\N{LATIN SMALL LETTER C}", ["AABc"], ["AAB"]),
     ],
 )
@@ -88,6 +92,18 @@ def test_a_pattern_means_what_re_fullmatch_says(pattern: str, accept: list[str],
         ("*a", 0),
         (r"\q", 0),
         ("a{3,2}", 1),
+        ("{3,2}", 0),
+        ("{2}a", 0),
+        ("(?P<a>x)(?P<a>y)", 8),
+        ("a{1}{2}", 4),
+        ("(?x)a* ?", 7),
+        ("a{99999999999}", 1),
+        (r"\777", 0),
+        (r"[\400]", 1),
+        ("(?au:a)", 0),
+        ("(?i-i:a)", 0),
+        ("(?i-:a)", 0),
+        (r"(?:\b|%)+", 8),
         ("(" * 5000 + ")" * 5000, 80),
     ],
 )
@@ -148,6 +164,80 @@ def test_published_patterns_are_decided_rightly_or_refused(row: dict) -> None:
         assert accepts_by_tokens(constraint, text), text
     for text in row["reject"]:
         assert not accepts_by_tokens(constraint, text), text
+
+
+FRAGMENTS = (
+    *"ab019()[]{}*+?|^$.\\-,&~<>=!:P#é \n",
+    *(
+        "(?",
+        "(?:",
+        "(?P<n>",
+        "(?P<m>",
+        "(?P=n)",
+        "(?i)",
+        "(?i:",
+        "(?-i:",
+        "(?x)",
+        "(?#",
+        "(?i-i:",
+        "(?-:",
+        "(?au:",
+        "(?<n>",
+    ),
+    *(
+        r"\d",
+        r"\w",
+        r"\b",
+        r"\B",
+        r"\A",
+        r"\Z",
+        r"\x4",
+        r"\x41",
+        r"\u00",
+        r"\0",
+        r"\08",
+        r"\12",
+        r"\123",
+        r"\777",
+        r"\400",
+    ),
+    *(
+        r"\N{DIGIT ONE}",
+        r"\é",
+        r"\_",
+        r"\q",
+        "{2}",
+        "{,3}",
+        "{2,",
+        "{2,1}",
+        "[^",
+        "[]",
+        "[a-",
+        r"[\d-z]",
+        "++",
+        "??",
+        "*+",
+    ),
+)
+UNSUPPORTED = ("is not supported", "are not supported")
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=6).map("".join))
+def test_what_re_refuses_is_refused_and_nothing_else_but_what_no_automaton_has(pattern: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        try:
+            compiled = re.compile(pattern)
+        except (re.error, OverflowError):
+            compiled = None
+    try:
+        parse_python(pattern)
+    except ConstraintError as error:
+        assert error.pointer.startswith("position")
+        assert compiled is None or any(why in error.reason for why in UNSUPPORTED)
+    else:
+        assert compiled is not None
 
 
 atoms = st.sampled_from(["a", "b", "é", "[ab]", "[^a]", ".", r"\d", r"\w", "(?:ab)", "", "^", "$", r"\b", "x|y", "道"])
