@@ -32,6 +32,7 @@ from forktree.backend.grammar.schema_formats import (
     format_syntax,
     undecided,
 )
+from forktree.backend.grammar.schema_lookahead import split_lookaheads
 from forktree.backend.grammar.schema_numbers import NumberWriting
 from forktree.backend.grammar.schema_shapes import (
     ANYTHING,
@@ -44,6 +45,7 @@ from forktree.backend.grammar.schema_shapes import (
     KeyRule,
     Meaning,
     Objects,
+    SizeError,
     Strings,
     both_objects,
     goal_of,
@@ -70,6 +72,8 @@ _APPLICATORS = (
     "dependentSchemas",
     "dependencies",
 )
+
+_UNEVALUATED = frozenset(["unevaluatedProperties", "unevaluatedItems"])
 
 
 class Interpreter:
@@ -164,7 +168,7 @@ class Interpreter:
             return self.anything if schema else NOTHING
         if "$ref" in schema and self.document.draft <= Draft.D7:
             return self.schema(self.document.resolve(place, "$ref"))  # its neighbours mean nothing in these drafts
-        if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
+        if _UNEVALUATED & schema.keys():
             return united(meaning for meaning, _ in self.outcomes.of(place))
         found = self.own(place)
         for keyword in _APPLICATORS:
@@ -181,7 +185,7 @@ class Interpreter:
         match keyword:
             case "allOf":
                 for one in self.each(place, keyword):
-                    found = both(found, self.schema(one))
+                    found = self._within(one, found)
                 return found
             case "anyOf":
                 return both(found, united(map(self.schema, self.each(place, keyword))))
@@ -193,7 +197,29 @@ class Interpreter:
                 return self._conditional(place, found)
             case "dependentRequired" | "dependentSchemas" | "dependencies":
                 return both(found, self._dependent(keyword, place))
-        return both(found, self.schema(self.document.resolve(place, keyword)))
+        return self._within(self.document.resolve(place, keyword), found)
+
+    def _within(self, place: Place, found: Meaning) -> Meaning:
+        """What is left of a meaning under a subschema. Read by itself it is remembered, but may be too large."""
+        try:
+            return self.algebra.both(found, self.schema(place))
+        except SizeError:
+            if place.key in self._open or not isinstance(place.schema, dict) or _UNEVALUATED & place.schema.keys():
+                raise
+        self._open.append(place.key)
+        try:
+            return self._narrowed(place, found)
+        finally:
+            self._open.pop()
+
+    def _narrowed(self, place: Place, found: Meaning) -> Meaning:
+        if "$ref" in place.schema and self.document.draft <= Draft.D7:
+            return self._within(self.document.resolve(place, "$ref"), found)
+        found = self.algebra.both(found, self.own(place))
+        for keyword in _APPLICATORS:
+            if keyword in place.schema:
+                found = self.applied(place, keyword, found)
+        return found
 
     def each(self, place: Place, keyword: str) -> list[Place]:
         return [self.document.child(place, keyword, at) for at in range(len(place.schema[keyword]))]
@@ -278,11 +304,19 @@ class Interpreter:
         found = self._patterns.get(pattern)
         if found is None:
             try:
-                found = search(self.terms, parse_ecma(pattern), "json")
+                found = self._search(pattern)
             except ConstraintError as error:
                 raise ConstraintError(f"{error.reason}, {error.pointer}", pointer=pointer) from None
             self._patterns[pattern] = found
         return found
+
+    def _search(self, pattern: str) -> Term:
+        lookaheads, rest = split_lookaheads(pattern)
+        parts = [search(self.terms, parse_ecma(rest), "json")]
+        for one in lookaheads:
+            term = search(self.terms, parse_ecma(one.pattern), "json")
+            parts.append(self.terms.without(term) if one.is_negative else term)
+        return self.terms.both(parts)
 
     def _pieces(self, place: Place, low: int, high: int | None) -> Term:
         """The JSON bodies of the literal pieces of a document that have `low` to `high` characters."""

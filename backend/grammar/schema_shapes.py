@@ -26,6 +26,10 @@ NEVER: Goal = frozenset([("never",)])
 MAX_ALTERNATIVES = 3_000
 
 
+class SizeError(ConstraintError):
+    """What a schema combines into is too large here; in a narrower context it may not be."""
+
+
 def goal_of(*atoms: Atom) -> Goal:
     return frozenset(atoms)
 
@@ -152,14 +156,14 @@ def united(meanings: Iterable[Meaning]) -> Meaning:
 def _capped(shapes: Iterable[Any]) -> tuple[Any, ...]:
     unique = tuple(dict.fromkeys(shapes))
     if len(unique) > MAX_ALTERNATIVES:
-        raise ConstraintError(f"the schema's combinations give more than {MAX_ALTERNATIVES} alternatives")
+        raise SizeError(f"the schema's combinations give more than {MAX_ALTERNATIVES} alternatives")
     return unique
 
 
 def pairs(left: tuple[Any, ...], right: tuple[Any, ...]) -> Iterable[tuple[Any, Any]]:
     """All pairs, within the limit."""
     if len(left) * len(right) > 20 * MAX_ALTERNATIVES:
-        raise ConstraintError(f"the schema's combinations give more than {20 * MAX_ALTERNATIVES} pairs")
+        raise SizeError(f"the schema's combinations give more than {20 * MAX_ALTERNATIVES} pairs")
     return product(left, right)
 
 

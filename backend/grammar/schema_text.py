@@ -77,13 +77,14 @@ class Writer:
         pending = [root]
         while pending:
             goal = pending.pop()
-            for child in self._children(goal):
+            for child in self._located(goal):
                 if child not in users:
                     users[child] = []
                     pending.append(child)
                 users[child].append(goal)
             if len(users) > MAX_GOALS:
-                raise ConstraintError(f"the schema combines into more than {MAX_GOALS} subschemas")
+                reason = f"the schema combines into more than {MAX_GOALS} subschemas"
+                raise ConstraintError(reason, pointer=self.interpreter.pointer_of(goal))
         pending = list(users)
         while pending:
             goal = pending.pop()
@@ -98,6 +99,15 @@ class Writer:
             refusal = self.arrays.unique.refusal(array)
             if refusal is not None:
                 raise ConstraintError(refusal, pointer=self._pointer(goal, "uniqueItems"))
+
+    def _located(self, goal: Goal) -> list[Goal]:
+        """The goals of its children; a refusal that does not say where is this goal's."""
+        try:
+            return self._children(goal)
+        except ConstraintError as error:
+            if error.pointer:
+                raise
+            raise ConstraintError(error.reason, pointer=self.interpreter.pointer_of(goal)) from None
 
     def _children(self, goal: Goal) -> list[Goal]:
         meaning = self.meaning(goal)

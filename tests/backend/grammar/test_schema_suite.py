@@ -114,7 +114,7 @@ REFUSED = {
     "$schema": "it is not one of the drafts 04, 06, 07, 2019-09 and 2020-12",
     "$vocabulary": "never: it says nothing in a schema that is no metaschema",
     "format": "`regex`, `idn-hostname`, `idn-email`; `hostname` since 07 (labels of IDNA)",
-    "pattern patternProperties": "it looks around or back, or repeats beyond the limits",
+    "pattern patternProperties": "it looks back, or ahead elsewhere than right after a leading `^`",
     "uniqueItems": "equal items are demanded (`not`); beside `minContains` above 1 or `maxContains`; beside `minItems` "
     "where items have few values and are no list of scalars",
     "multipleOf minimum maximum exclusiveMinimum exclusiveMaximum const enum": "a number has more than 400 digits",
