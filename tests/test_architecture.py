@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "tutorials": ("forktree",),
 }
 THIRD_PARTY = {
-    "lang": {"pydantic", "typing_extensions"},  # the second comes with the first
+    "lang": {"pydantic", "pydantic_core", "typing_extensions"},  # the others come with the first
     "runtime": {"rich"},
     "kernels": {"torch", "triton", "numpy", "filelock"},
 }
