@@ -58,7 +58,9 @@ def plan_generation(request: GenerateRequest, renderer: Renderer, tokenizer: Tok
     """
     prompt = renderer.prompt(request.branch, heal=request.heal)
     work = plan(prompt, request.sampling, tokenizer, spec=request.constraint, sample_index=request.sample_index)
-    return work if request.on_budget == "cut" else closing(work, tokenizer, context - len(prompt.ids))
+    if request.on_budget == "close":
+        work = closing(work, tokenizer, context - len(prompt.ids))
+    return _bounded(work, tokenizer)
 
 
 def plan(
@@ -102,6 +104,17 @@ def closing(work: Work, tokenizer: Tokenizer, room: int) -> Work:
     from forktree.backend.grammar.budget import within
 
     matcher = within(work.matcher, tokenizer.vocabulary, min(work.max_tokens, room))
+    return replace(work, matcher=matcher)
+
+
+def _bounded(work: Work, tokenizer: Tokenizer) -> Work:
+    """The same work with its reasoning closed in time."""
+    form = work.form
+    if form.max_reasoning is None:
+        return work
+    from forktree.backend.grammar.reasoning import bounded_reasoning
+
+    matcher = bounded_reasoning(work.matcher, tokenizer.vocabulary, form.begin, form.end, form.max_reasoning)
     return replace(work, matcher=matcher)
 
 
@@ -175,14 +188,10 @@ def _compile(form: Form, prefix: bytes, tokenizer: Tokenizer) -> tuple[Any | Non
         return None, None
     from forktree.backend.grammar.constraints import constraint_from_spec
     from forktree.backend.grammar.healing import healed
-    from forktree.backend.grammar.reasoning import bounded_reasoning
 
     constraint = None if form.spec is None else constraint_from_spec(form.spec)
     matcher = None if constraint is None else constraint.compile(tokenizer.vocabulary)
-    whole = healed(prefix, matcher, tokenizer.vocabulary) if prefix else matcher
-    if form.max_reasoning is None:
-        return constraint, whole
-    return constraint, bounded_reasoning(whole, tokenizer.vocabulary, form.begin, form.end, form.max_reasoning)
+    return constraint, healed(prefix, matcher, tokenizer.vocabulary) if prefix else matcher
 
 
 def _check(sampling: Sampling, size: int) -> None:

@@ -27,6 +27,7 @@ from forktree.backend.grammar.shortest import Shortest
 from forktree.backend.grammar.terms import Kind, Term
 from forktree.backend.grammar.token_walk import TokenWalk
 from forktree.backend.grammar.trie import Ints, Trie
+from forktree.backend.vocabulary import MARK
 
 if TYPE_CHECKING:
     from forktree.backend.grammar.masks import Masks
@@ -286,7 +287,8 @@ def _is_inside_key(state: Term) -> bool:
 
 def _welcome(trie: Trie) -> list[int]:
     """The bytes of the vocabulary: printable ones first, and of those the ones of which a token holds most in a row."""
-    runs = {byte: _longest_run(trie, byte) for byte in alphabet_of(trie.vocabulary).byte_set}
+    mark = MARK if len(trie.by_byte[MARK[0]]) else b""  # around special tokens, which are in no alphabet
+    runs = {byte: _longest_run(trie, byte) for byte in alphabet_of(trie.vocabulary).byte_set.union(mark)}
     return sorted(runs, key=lambda byte: (not 0x20 <= byte < 0x7F, -runs[byte], byte))
 
 

@@ -126,6 +126,15 @@ def test_output_that_is_cut_while_it_reasons_is_incomplete(local: Local) -> None
         _ = ask.run({"schema": Verdict, "reasoning": True, "max_tokens": 4, "seed": 1}, backend=local)["v"]
 
 
+def test_reasoning_and_answer_end_within_a_budget(local: Local) -> None:
+    options = {"schema": Verdict, "on_budget": "close", "max_tokens": 30}
+    for most in (None, 4):
+        thinking = {"reasoning": ft.Reasoning(max_tokens=most)}
+        results = ask.using(backend=local).map([({**options, **thinking, "seed": seed},) for seed in range(6)])
+        assert all(isinstance(result.state["v"], Verdict) for result in results)
+        assert all(result.state.meta("v").completion_tokens <= 30 for result in results)
+
+
 def test_deltas_are_the_value_alone_and_alone_equals_in_a_batch(local: Local) -> None:
     options = {"schema": Verdict, "reasoning": ft.Reasoning(max_tokens=7), "max_tokens": 60}
     alone = []

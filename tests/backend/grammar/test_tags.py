@@ -10,6 +10,7 @@ from grammar_walks import MERGES, TOY, accepts_by_tokens, brute_mask, legal, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forktree.backend.grammar.budget import within
 from forktree.backend.grammar.constraints import Choices, Regex, Schema, Substring, Tags, constraint_from_spec
 from forktree.backend.grammar.healing import healed
 from forktree.backend.grammar.matcher import IllegalTokenError
@@ -219,3 +220,29 @@ def test_triggers_find_every_pattern_that_ends_at_a_place() -> None:
         found.append(sorted(triggers.found(node)))
     assert found == [[], [0, 2], [], [0, 1, 2]]
     assert set(triggers.symbols(node)) == {"a", "b"}
+
+
+@pytest.mark.parametrize("vocabulary", [TOY, SPECIAL_TOY], ids=["text", "special tokens"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"type": "object", "properties": {"a": {"enum": ["yes"]}}, "required": ["a"]},
+        Substring("the foobar", unit="word"),
+    ],
+    ids=["an open object", "words"],
+)
+def test_tags_close_within_a_budget(vocabulary: Vocabulary, content: object) -> None:
+    tags = Tags([Tag("<call>", content, "</call>")], at_least=1)
+    least = tags.compile(vocabulary).completion().cost
+    for seed in range(12):
+        rng, taken = random.Random(seed), []
+        matcher = within(tags.compile(vocabulary), vocabulary, least + seed % 5)
+        while not matcher.must_end():
+            token = rng.choice(legal(matcher))
+            if token in vocabulary.eos_ids:
+                break
+            matcher.advance(token)
+            taken.append(token)
+        text = b"".join(vocabulary.token_bytes[one] or vocabulary.markup[one].encode() for one in taken).decode()
+        assert tags.accepts(text)
+        assert len(taken) <= least + seed % 5
