@@ -6,7 +6,8 @@ of numbers, and every engine writes some of the possible forms only. So a valid 
 engine takes *one* of its forms here, and an invalid one as rejected when it takes none:
 
     as given        compact, keys as the row has them
-    schema order    compact, keys in the order in which the schema names them, the others after them
+    schema order    compact, keys in the order in which the schema names them, the others after them; beside a `$ref`
+                    either the schema's own names come first, or the target's
     plain numbers   the same two, integers as digits and other numbers without an exponent
 """
 
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote
 
 from jsonschema import Draft202012Validator
@@ -66,8 +67,8 @@ def _row(data: dict[str, Any], name: str) -> Row:
 
 def written_forms(value: Any, schema: Any) -> tuple[str, ...]:
     """The texts that stand for a value, the likeliest first, without repeats."""
-    ordered = _Order(schema).apply(value, schema)
-    texts = (render(form) for form in (value, ordered) for render in (_compact, _plain))
+    orders = (_Order(schema, lead).apply(value, schema) for lead in ("own", "target"))
+    texts = (render(form) for form in (value, *orders) for render in (_compact, _plain))
     return tuple(dict.fromkeys(texts))
 
 
@@ -91,8 +92,9 @@ def _plain(value: Any) -> str:
 class _Order:
     """Puts the keys of a value in the order in which a schema names them, in the branches that the value follows."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, lead: Literal["own", "target"]) -> None:
         self._root = root
+        self._lead = lead
         self._validator = validator_for(root, default=Draft202012Validator)(root)
 
     def apply(self, value: Any, *schemas: Any, depth: int = 0) -> Any:
@@ -115,16 +117,21 @@ class _Order:
         if not isinstance(schema, dict) or id(schema) in seen:
             return
         seen.add(id(schema))
-        yield schema
+        if self._lead == "own":
+            yield schema
         if isinstance(reference := schema.get("$ref"), str):
             yield from self._applied(value, self._resolved(reference), seen)
+        if self._lead == "target":
+            yield schema
         for part in _list(schema.get("allOf")):
             yield from self._applied(value, part, seen)
         for part in (*_list(schema.get("anyOf")), *_list(schema.get("oneOf"))):
             if self._follows(value, part):
                 yield from self._applied(value, part, seen)
-        for keyword in ("if", "then", "else"):
-            yield from self._applied(value, schema.get(keyword), seen)
+        if "if" in schema:
+            taken = ("if", "then") if self._follows(value, schema["if"]) else ("else",)
+            for keyword in taken:
+                yield from self._applied(value, schema.get(keyword), seen)
 
     def _follows(self, value: Any, schema: Any) -> bool:
         try:
