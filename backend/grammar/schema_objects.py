@@ -131,7 +131,11 @@ class ObjectWriter:
     def _can_end(self, plan: ObjectPlan, state: ObjectState) -> bool:
         """Whether an object that stands in this state can be finished; a class always has another key."""
         names = self._names_left(plan, state)
-        least = self._least_members(plan, names, state.pending)
+        if state.pending:
+            least = self._least_members(plan, names, state.pending)
+        else:  # the common case, asked for each of many names: one pass
+            goals = [name.goal for name in names if name.is_required]
+            least = len(goals) if all(map(self._values.is_met, goals)) else None
         if least is None or (plan.high is not None and state.count + least > plan.high):
             return False
         has_class = any(self._values.is_met(one.goal) for one in plan.classes)

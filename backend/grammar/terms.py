@@ -33,8 +33,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import reduce
-from operator import or_
 from typing import Any, NamedTuple, Protocol
 
 from forktree.backend.grammar.characters import Node, Writing, byte_node, char_node, is_whole, text_node
@@ -462,7 +460,10 @@ class Terms:
             case Kind.CAT:
                 return int(args[0].captures | args[1].captures)
             case Kind.ALT | Kind.AND:
-                return reduce(or_, (one.captures for one in args))
+                captures = 0
+                for one in args:
+                    captures |= one.captures
+                return captures
             case Kind.REPEAT | Kind.NOT:
                 return int(args[0].captures)
             case Kind.REF:
