@@ -187,6 +187,9 @@ def combine(values: list[Value]) -> Value:
         else:
             combined.set_lazily(lambda: [value.get() for value in values], Meta(samples=_metas(values)))
 
+    if all(value.is_set for value in values):
+        look()
+        return combined
     for value in values:
         value.on_set(look)
     return combined
