@@ -156,6 +156,9 @@ class Judge:
         if walked is None:
             verdict.outcome = "slow walk"
             return
+        if walked["event"] == "refused":
+            verdict.outcome, verdict.reason = "refused", walked["reason"]
+            return
         verdict.new_mask_s, verdict.cached_mask_s = walked["new_mask_s"], walked["cached_mask_s"]
         verdict.over, verdict.under = walked["over"], walked["under"]
         kinds = {(False, False): "pass", (True, False): "over", (False, True): "under", (True, True): "both"}

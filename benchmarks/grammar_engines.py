@@ -24,10 +24,14 @@ class Walk(Protocol):
     """One schema compiled, at some place in an output."""
 
     def mask(self) -> Mask:
-        """Legal tokens, packed int32 [ceil(vocab / 32)]; read-only, valid until the next call."""
+        """Legal tokens, packed int32 [ceil(vocab / 32)]; read-only, valid until the next call.
+
+        Raises:
+            RefusalError: the engine's limits do not let it tell.
+        """
 
     def take(self, token: int) -> bool:
-        """Advance over a token; False where it is illegal, and then the walk is over."""
+        """Advance over a token; False where it is illegal, and then the walk is over. Raises as `mask`."""
 
     def can_end(self) -> bool:
         """Whether the output may end here."""
@@ -75,16 +79,24 @@ class _ForktreeWalk:
         self._matcher = matcher.copy()
 
     def mask(self) -> Mask:
-        mask: Mask = self._matcher.mask()
+        from forktree.lang.errors import ConstraintError
+
+        try:
+            mask: Mask = self._matcher.mask()
+        except ConstraintError as error:
+            raise RefusalError(str(error)) from error
         return mask
 
     def take(self, token: int) -> bool:
+        from forktree.backend.grammar.matcher import IllegalTokenError
         from forktree.lang.errors import ConstraintError
 
         try:
             self._matcher.advance(token)
-        except ConstraintError:
+        except IllegalTokenError:
             return False
+        except ConstraintError as error:
+            raise RefusalError(str(error)) from error
         return True
 
     def can_end(self) -> bool:

@@ -50,6 +50,17 @@ def _measure(engine: Engine, tokenizer: Any, row: dict[str, Any], out: TextIO) -
         return
     _say(out, event="first_mask", seconds=time.process_time() - start, rss_mb=_rss_mb())
 
+    try:
+        facts = _walked(walk, tokenizer, row)
+    except RefusalError as error:
+        _say(out, event="refused", reason=f"behind its first mask: {error}"[:500], rss_mb=_rss_mb())
+        return
+    _say(out, event="walked", **facts, rss_mb=_rss_mb())
+
+
+def _walked(walk: Walk, tokenizer: Any, row: dict[str, Any]) -> dict[str, Any]:
+    """What became of a schema's instances, and how long masks took along the valid ones."""
+
     def encode(text: str) -> list[int]:
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
         return ids
@@ -60,7 +71,7 @@ def _measure(engine: Engine, tokenizer: Any, row: dict[str, Any], out: TextIO) -
     under = [
         n for n, forms in enumerate(row["invalid"]) if any(_accepts(walk, tokens) for tokens in map(encode, forms))
     ]
-    _say(out, event="walked", over=over, under=under, new_mask_s=new, cached_mask_s=cached, rss_mb=_rss_mb())
+    return {"over": over, "under": under, "new_mask_s": new, "cached_mask_s": cached}
 
 
 def _mask_times(walk: Walk, outputs: list[list[int]]) -> tuple[list[float], list[float]]:
