@@ -21,7 +21,7 @@ from forktree.backend.grammar.markup import (
 from forktree.backend.grammar.regex_syntax import parse_python
 from forktree.backend.grammar.regex_terms import whole_match
 from forktree.backend.grammar.schemas import schema_term
-from forktree.backend.grammar.substrings import raw_pieces
+from forktree.backend.grammar.substrings import raw_pieces, spelled_stretches
 from forktree.backend.grammar.tags import TagsWriter
 from forktree.backend.grammar.terms import Term, Terms
 from forktree.backend.grammar.work import COMPILE_STEPS
@@ -59,12 +59,13 @@ def automaton_of(spec: Spec, spelling: Spelling = Spelling()) -> Automaton:
         return automaton_of(spec, Spelling.of(vocabulary))
 
     has_markup = isinstance(spec, _WITH_MARKUP)
+    is_remade = has_markup or isinstance(spec, GrammarSpec | SubstringSpec)
     with terms.work.limited(COMPILE_STEPS):
         return Automaton(
             terms,
             term_of(terms, spec, spelling),
             refusal=_refusal(spec) if spelling.alphabet is None else _UNSPELLED,
-            respelled=respelled if has_markup or isinstance(spec, GrammarSpec) else None,
+            respelled=respelled if is_remade else None,
             marked=marked if has_markup else None,
         )
 
@@ -89,8 +90,10 @@ def term_of(terms: Terms, spec: Spec, spelling: Spelling) -> Term:
         case ChoicesSpec(options):
             return _cut(terms, any_of(terms, options), spelling.alphabet)
         case SubstringSpec(text, unit):
-            machine = raw_pieces(text, unit)
-            return terms.machine(machine, machine.start())
+            is_cut = unit == "word" and spelling.alphabet is not None  # a word that cannot be spelled has no end
+            stretches = spelled_stretches(text, spelling.codes) if is_cut else [text]
+            machines = [raw_pieces(stretch, unit) for stretch in stretches or [""]]
+            return terms.alt([terms.machine(machine, machine.start()) for machine in machines])
     assert_never(spec)
 
 

@@ -8,6 +8,7 @@ state keeps the bytes of a character that is not yet whole. Without bounds on th
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from forktree.backend.grammar.characters import Writing
+from forktree.backend.grammar.codepoints import CodeSet, contains
 from forktree.backend.grammar.terms import Kind, Term, Terms
 from forktree.lang.constraints import Unit
 from forktree.lang.errors import ConstraintError
@@ -168,6 +170,21 @@ class SuffixMachine:
 def raw_pieces(text: str, unit: Unit = "character") -> SuffixMachine:
     """The pieces of a text as they are. Raises ConstraintError as `SuffixIndex`."""
     return SuffixMachine(SuffixIndex(text, unit))
+
+
+def spelled_stretches(text: str, codes: CodeSet) -> list[str]:
+    """The stretches of a text between the words that hold a character outside `codes`."""
+    stretches: list[tuple[int, int]] = []
+    is_open = False
+    for word in re.finditer(r"\S+", text):
+        if not all(contains(codes, ord(char)) for char in set(word.group())):
+            is_open = False
+        elif is_open and all(contains(codes, ord(char)) for char in set(text[stretches[-1][1] : word.start()])):
+            stretches[-1] = (stretches[-1][0], word.end())
+        else:
+            stretches.append(word.span())
+            is_open = True
+    return [text[start:end] for start, end in stretches]
 
 
 @lru_cache(maxsize=32)
