@@ -8,7 +8,7 @@ come in schema order and the others after them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from forktree.backend.grammar.choices import any_of
@@ -19,15 +19,24 @@ from forktree.backend.grammar.terms import Term, Terms
 
 
 class ObjectState(NamedTuple):
+    """`done` has a bit for each name that was used, where they come in any order: one number, not a set a state."""
+
     at: int = 0
     count: int = 0
     used: frozenset[str] = frozenset()
     pending: frozenset[int] = frozenset()
+    done: int = 0
+
+    def names_left(self, names: Sequence[Name]) -> Iterator[tuple[int, Name]]:
+        """The names that may still come, with their places."""
+        for index in range(self.at, len(names)):
+            if not self.done >> index & 1:
+                yield index, names[index]
 
 
 def fewest_bytes(plan: ObjectPlan, state: ObjectState) -> int:
     """No object that stands in this state ends with fewer: every name that it still requires has to be written."""
-    required = [name for name in plan.names[state.at :] if name.is_required and name.text not in state.used]
+    required = [name for _, name in state.names_left(plan.names) if name.is_required]
     others = max(plan.low - state.count - len(required), 0)
     return sum(len(name.text) + 4 for name in required) + 4 * others + 1
 
@@ -99,34 +108,29 @@ class ObjectWriter:
         return any(name.is_required for name in self._names_left(plan, state))
 
     def _names_left(self, plan: ObjectPlan, state: ObjectState) -> list[Name]:
-        if self._any_order:
-            return [name for name in plan.names if name.text not in state.used]
-        return list(plan.names[state.at :])
+        return [name for _, name in state.names_left(plan.names)]
 
     def _steps(self, plan: ObjectPlan, state: ObjectState) -> Iterator[_Step]:
         if plan.high is not None and state.count >= plan.high:
             return
-        for index in range(0 if self._any_order else state.at, len(plan.names)):
-            name = plan.names[index]
-            if name.text in state.used:
-                continue
-            yield from self._choices(plan, state, name, index + 1, name.text)
-            if name.is_required and not self._any_order:
-                return
+        for index, name in state.names_left(plan.names):
+            if self._any_order:
+                yield from self._choices(plan, state._replace(done=state.done | 1 << index), name)
+            else:
+                yield from self._choices(plan, state._replace(at=index + 1), name)
+                if name.is_required:
+                    return
         for key_class in plan.classes:
-            yield from self._choices(plan, state, key_class, len(plan.names), None)
+            at = 0 if self._any_order else len(plan.names)
+            yield from self._choices(plan, state._replace(at=at), key_class)
 
-    def _choices(
-        self, plan: ObjectPlan, state: ObjectState, member: Name | KeyClass, at: int, used: str | None
-    ) -> Iterator[_Step]:
-        """The member as it is, and meeting any of the open demands that it may meet."""
+    def _choices(self, plan: ObjectPlan, state: ObjectState, member: Name | KeyClass) -> Iterator[_Step]:
+        """The member as it is, and meeting any of the open demands that it may meet; the state knows of its name."""
         for chosen in subsets(member.discharges & state.pending):
             goal = plan.goal_with(member.goal, chosen)
             if goal == NEVER or not self._values.is_met(goal):
                 continue
-            names = state.used | {used} if used is not None and self._any_order else state.used
-            after = ObjectState(0 if self._any_order else at, state.count + 1, names, state.pending - chosen)
-            yield _Step(member, goal, after)
+            yield _Step(member, goal, state._replace(count=state.count + 1, pending=state.pending - chosen))
 
     def _can_end(self, plan: ObjectPlan, state: ObjectState) -> bool:
         """Whether an object that stands in this state can be finished; a class always has another key."""
