@@ -8,7 +8,7 @@ on values, exactly, before anything is said about how a number is written (`deci
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from fractions import Fraction
 from math import ceil, floor, gcd
 
@@ -16,6 +16,7 @@ from forktree.lang.errors import ConstraintError
 
 MAX_DIGITS = 400  # of a number in a schema, before or after the point
 _MAX_TRIED = 100_000
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +217,12 @@ def decimal_of(value: Fraction) -> Decimal:
         common = gcd(digits, left)
         digits //= common
         left //= common
-    sign = "-" if digits < 0 else ""
-    return Decimal(f"{sign}{abs(digits)}E-{places}")
+    return exactly(digits, -places)
+
+
+def exactly(digits: int, exponent: int) -> Decimal:
+    """`digits` · 10 ^ `exponent`, however many digits there are."""
+    return Decimal(digits).scaleb(exponent, _EXACT)
 
 
 def significand(value: Decimal) -> str:

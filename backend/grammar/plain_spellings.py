@@ -15,6 +15,7 @@ from forktree.backend.grammar.number_sets import (
     Numbers,
     between,
     both_numbers,
+    exactly,
     magnitudes,
     mirrored,
 )
@@ -49,9 +50,9 @@ class PlainSpellings:
     def is_final(self, state: Plain) -> bool:
         if state.phase in ("start", "minus", "point"):
             return False
-        value = Decimal(state.digits).scaleb(-state.places)
+        value = exactly(state.digits, -state.places)
         is_minus_zero = state.is_negative and not state.digits and self._numbers.is_integer
-        return not is_minus_zero and self._numbers.has(-value if state.is_negative else value)
+        return not is_minus_zero and self._numbers.has(value.copy_negate() if state.is_negative else value)
 
     def arcs(self, state: Plain) -> list[tuple[int, Plain]]:
         masks: dict[Plain, int] = {}

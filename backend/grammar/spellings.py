@@ -190,7 +190,9 @@ class _Side:
             places = state.places if self._steps else 0
             return state._replace(places=places, top=state.top if self._marks else -1)
         if self._steps:
-            return state if self._marks else self._by_remainder(state)
+            if self._numbers is None or not self._marks:
+                return self._by_remainder(state)
+            return self._by_both(self._numbers, state)
         digits = self._cut(state.digits)
         return state._replace(digits=digits, places=0, top=state.top if self._marks else 0)
 
@@ -211,6 +213,37 @@ class _Side:
         while least % 10 == 0:
             least += self._modulus
         return state._replace(digits=f"{least}{'0' * (len(state.digits) - len(body))}", top=0)
+
+    def _by_both(self, numbers: Numbers, state: Mantissa) -> Mantissa:
+        """Digits that left the bounds' count by their remainder, except under an upper bound, where a multiple has only
+        so many digits. Many zeros are alike, once `places` says how many they were."""
+        body = state.digits.rstrip("0")
+        num_zeros = len(state.digits) - len(body)
+        if numbers.high is not None:
+            spare = max(num_zeros - self._most_digits(numbers, numbers.high), 0)
+            state = state._replace(places=state.places - spare)
+            num_zeros -= spare
+        if numbers.high is None or numbers.step is None:
+            body = self._same_remainder(body)
+        return state._replace(digits=body + "0" * num_zeros)
+
+    def _same_remainder(self, body: str) -> str:
+        head, width = self._cut(body), len(str(self._modulus)) + 1
+        if self._is_of_marks(head) or len(body) <= len(head) + width:
+            return body
+        missing = (int(body) - int(head) * 10**width) % self._modulus
+        while missing % 10 == 0:
+            missing += self._modulus
+        return f"{head}{missing:0{width}}"
+
+    def _most_digits(self, numbers: Numbers, high: Decimal) -> int:
+        """More than a multiple below the upper bound has; without a step, more than any bound has."""
+        if numbers.step is None:
+            return max(map(len, self._marks)) + 1
+        return max(high.adjusted() - _Step(numbers.step).power, 0) + 2
+
+    def _is_of_marks(self, digits: str) -> bool:
+        return any(mark.ljust(len(digits), "0").startswith(digits) for mark in self._marks)
 
     # -- what can follow ------------------------------------------------------------------------------
 

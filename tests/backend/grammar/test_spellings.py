@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from itertools import product
 
 import pytest
@@ -117,3 +117,26 @@ def test_no_digit_leads_where_nothing_can_follow() -> None:
     machine = Spellings(Numbers(low=D("0.95"), high=D("1.05"), step=D("0.1")))
     state: Mantissa | Power = machine.start
     assert {chr(b) for mask, _ in machine.arcs(state) for b in range(128) if mask >> b & 1} == {"0", "1"}
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Numbers(step=D(1), low=D(1)),
+        Numbers(step=D(3), low=D(-7), high=D(95)),
+        Numbers(step=D("0.25"), low=D(2), is_above=True, not_steps=frozenset([D(1)])),
+        Numbers(not_steps=frozenset([D(1), D("0.1")]), low=D(1), high=D(5)),
+    ],
+)
+@pytest.mark.parametrize("start", ["7", "1." + "0" * 30, "30" * 20, "4." + "1" * 40, "5" + "0" * 40])
+def test_long_numbers_are_judged_like_short_ones(shape: Numbers, start: str) -> None:
+    machine = Spellings(shape)
+    with localcontext(prec=200):
+        for more in ("", "e0", "e-1", "5", "0e-30", "e-40", "25e-41", "12e-41", "000"):
+            assert accepts(machine, start + more) == shape.has(D(start + more)), more
+
+
+def test_thousands_of_digits_are_no_trouble() -> None:
+    for shape in (Numbers(step=D(1), low=D(1)), Numbers(step=D(3), high=D(100)), Numbers(low=D(0), high=D(1))):
+        assert accepts(Spellings(shape), "1" * 6_000 + "e-6000") == (shape.step is None)
+        assert accepts(Spellings(shape), "0." + "0" * 6_000 + "3e6001") == (shape.low != 0)
