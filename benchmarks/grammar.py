@@ -243,7 +243,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--walk-limit", type=float, default=60.0, help="CPU seconds for a schema's instances (default: 60)"
     )
-    parser.add_argument("--model", default="smollm2-135m", help="whose tokenizer (default: smollm2-135m)")
+    parser.add_argument(
+        "--model", default="smollm2-135m", help="whose tokenizer: a name, a folder or a hub id (default: smollm2-135m)"
+    )
     parser.add_argument("--json", type=Path, help="also write every verdict to this file")
     options = parser.parse_args()
     unknown = [name for name in options.engines.split(",") if name not in ENGINES]
@@ -256,7 +258,8 @@ def main() -> None:
     options = _options()
     from forktree.backend.model.store import resolve_model
 
-    options.model = str(resolve_model(options.model))
+    if not Path(options.model).is_dir():  # a folder may hold a tokenizer alone
+        options.model = str(resolve_model(options.model))
     rows = [row for path in options.schemas for row in load_rows(path)]
     if options.limit is not None:
         rows = random.Random(0).sample(rows, min(options.limit, len(rows)))
