@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -225,3 +226,13 @@ def test_a_bug_while_commands_are_carried_out_leaves_nobody_waiting(monkeypatch)
 def test_bad_settings_are_named(fields, message):
     with pytest.raises(ValueError, match=message):
         EngineConfig(**fields)
+
+
+def test_busy_threads_of_the_program_hand_over_soon(engine):
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.005)
+    try:
+        submit(engine, [1, 2, 3], max_tokens=2)[1].wait()
+        assert sys.getswitchinterval() == pytest.approx(0.0005)
+    finally:
+        sys.setswitchinterval(before)
