@@ -145,6 +145,10 @@ class SuffixMachine:
         """Whether some piece goes through this state; every state that an arc leads to is."""
         return self.index.can_end(state.place, state.least, state.most)
 
+    def flavour(self, state: PieceState) -> Writing | None:
+        """How the characters that follow are written; None amid one."""
+        return None if state.partial else self.writing
+
     def is_final(self, state: PieceState) -> bool:
         return not state.partial and not state.least and self.index.can_end(state.place, 0, 0)
 
@@ -156,14 +160,15 @@ class SuffixMachine:
         depth = len(partial)
         masks: dict[PieceState, int] = {}
         for char, after in self.index.branches(place):
+            whole = PieceState(after, b"", max(least - 1, 0), rest)
+            if not self.is_live(whole):
+                continue
             for spelling in spellings(char, self.writing, self.is_canonical):
                 if len(spelling) > depth and spelling.startswith(partial):
-                    if len(spelling) == depth + 1:
-                        target = PieceState(after, b"", max(least - 1, 0), rest)
-                    else:
-                        target = PieceState(place, spelling[: depth + 1], least, most)
+                    is_whole = len(spelling) == depth + 1
+                    target = whole if is_whole else PieceState(place, spelling[: depth + 1], least, most)
                     masks[target] = masks.get(target, 0) | _byte_mask(spelling, depth)
-        return [(mask, target) for target, mask in masks.items() if self.is_live(target)]
+        return [(mask, target) for target, mask in masks.items()]
 
 
 @lru_cache(maxsize=32)

@@ -59,7 +59,10 @@ class Kind(IntEnum):
 
 
 class Machine(Protocol):
-    """A deterministic automaton that no term describes well (remainders, suffixes …), finite or not."""
+    """A deterministic automaton that no term describes well (remainders, suffixes …), finite or not.
+
+    It may have `flavour(state)`: as a term's, for the language of the state; without it that is None.
+    """
 
     def arcs(self, state: Any) -> Sequence[tuple[int, Any]]:
         """(byte mask, next state) with disjoint masks, only to states from which an end is in reach."""
@@ -180,7 +183,8 @@ class Terms:
 
     def machine(self, machine: Machine, state: Hashable) -> Term:
         nullable = machine.is_final(state)
-        flavour = getattr(machine, "writing", None) if nullable else None  # who can end has whole characters behind
+        find_flavour = getattr(machine, "flavour", None)
+        flavour = None if find_flavour is None else find_flavour(state)
         return self._make(Kind.MACHINE, (machine, state), nullable=nullable, is_plain=True, flavour=flavour)
 
     def capture(self, classes: Iterable[tuple[Term, Hashable]], text: bytes | None, context: Hashable) -> Term:

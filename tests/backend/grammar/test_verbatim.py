@@ -101,6 +101,12 @@ def test_walks_over_a_receipt_end_in_pieces_of_it(unit: Unit, bounds: dict[str, 
         assert_masks_are_exact(constraint, seed)
 
 
+def test_a_character_is_not_begun_where_it_would_leave_too_few() -> None:
+    matcher = Schema(field("\\é", minLength=2)).compile(TOY)
+    matcher.advance_bytes(b'"')
+    assert legal(matcher) == [ord("\\")]
+
+
 def test_ascii_is_written_as_json_writers_write_it() -> None:
     constraint = Schema(field('a"b\n'))
     assert constraint.accepts(r'"a\"b\n"')
@@ -160,7 +166,8 @@ def test_a_long_document_costs_memory_by_its_length() -> None:
 
 def test_a_mask_needs_no_state_for_each_place_of_the_document() -> None:
     document = " ".join(f"item {n} costs {n * 17}.{n:02}" for n in range(100))
-    constraint = Schema({"type": "object", "properties": {"a": field(document)}, "required": ["a"]})
+    bounds = {"minLength": 1, "maxLength": 30}
+    constraint = Schema({"type": "object", "properties": {"a": field(document, **bounds)}, "required": ["a"]})
     matcher = constraint.compile(TOY)
     matcher.advance_bytes(b'{"a":"')
     assert len(legal(matcher)) > 10
