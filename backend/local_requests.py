@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import secrets
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -82,7 +84,7 @@ def plan(
     sink = StopWatcher(decoder, stops=resolved.stop or (), stop_pattern=pattern, min_tokens=min_tokens, behind=form.end)
     return Work(
         prompt=prompt,
-        params=sampler_params(resolved, sample_index),
+        params=sampler_params(resolved, sample_index, prompt.ids),
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         stop_token_ids=_stop_ids(resolved, tokenizer.eos_ids, is_constrained=constraint is not None),
@@ -146,8 +148,8 @@ def model_defaults(config: dict[str, Any]) -> Sampling:
         raise ModelError(f"the model's generation_config.json is not usable: {error}") from error
 
 
-def sampler_params(sampling: Sampling, sample_index: int = 0) -> SamplerParams:
-    """The engine's parameters, every one filled in. Samples of one seed get seeds of their own."""
+def sampler_params(sampling: Sampling, sample_index: int = 0, prompt: tuple[int, ...] = ()) -> SamplerParams:
+    """The engine's parameters, every one filled in. Samples and prompts of one seed get seeds of their own."""
     return SamplerParams(
         temperature=sampling.temperature or 0.0,
         top_p=1.0 if sampling.top_p is None else sampling.top_p,
@@ -157,14 +159,18 @@ def sampler_params(sampling: Sampling, sample_index: int = 0) -> SamplerParams:
         presence_penalty=sampling.presence_penalty or 0.0,
         repetition_penalty=1.0 if sampling.repetition_penalty is None else sampling.repetition_penalty,
         logit_bias=sampling.logit_bias or (),
-        seed=_seed_of(sampling.seed, sample_index),
+        seed=_seed_of(sampling.seed, sample_index, prompt),
         num_logprobs=sampling.logprobs,
     )
 
 
-def _seed_of(seed: int | None, sample_index: int) -> int:
+def _seed_of(seed: int | None, sample_index: int, prompt: tuple[int, ...]) -> int:
+    """Without the prompt in it, rows of a batch would draw alike: each with the same luck at the same position."""
     if seed is None:
         return secrets.randbits(63)
+    if prompt:
+        digest = hashlib.blake2b(array("q", prompt).tobytes(), digest_size=8, salt=b"prompt").digest()
+        seed ^= int.from_bytes(digest, "big") >> 1
     return seed if sample_index == 0 else _mix64(_mix64(seed) + sample_index)
 
 

@@ -26,7 +26,7 @@ class Sampling:
         frequency_penalty, presence_penalty: subtracted per occurrence, or once, for tokens already generated.
         repetition_penalty: divides positive and multiplies negative logits of tokens seen (prompt and output).
         logit_bias: added to the logits of these token ids.
-        seed: makes the draw a function of (seed, position) alone.
+        seed: makes the draw a function of seed, prompt and position alone.
         n: number of samples.
         ignore_eos: go on past the model's end token.
         logprobs: 0 returns each chosen token's log-probability, k > 0 also the k likeliest alternatives.
@@ -83,9 +83,9 @@ def seeded_for(sampling: None, kind: str, index: int) -> None: ...
 @overload
 def seeded_for(sampling: Sampling | None, kind: str, index: int) -> Sampling | None: ...
 def seeded_for(sampling: Sampling | None, kind: str, index: int) -> Sampling | None:
-    """The same, with a seed of its own for the `index`-th row, branch or call; unchanged where there is no seed.
+    """The same, with a seed of its own for the `index`-th branch or call; unchanged where there is no seed.
 
-    A draw is a function of the seed and the position, so two that share a seed and a prompt draw the same.
+    A draw is a function of seed, prompt and position, so two that share a seed and a prompt draw the same.
     """
     if sampling is None or sampling.seed is None:
         return sampling

@@ -144,7 +144,7 @@ class Function(Mappable):
         executor = get_executor()
         if executor.is_loop_thread:
             raise LanguageError(f"{self.name}.run() would block the loop here: await {self.name}.arun()")
-        run, kwargs = self._new_run(executor, kwargs, self._options)
+        run, kwargs = self._new_run(executor, kwargs)
         state = State(run.cursors[0])
         try:
             if self._is_async:
@@ -166,7 +166,7 @@ class Function(Mappable):
 
     async def arun(self, *args: Any, **kwargs: Any) -> State:
         """As `run`, awaited, in any event loop. Cancelling the awaiting task cancels the run."""
-        run, state = self._start(args, kwargs, self._options, _leave_alone)
+        run, state = self._start(args, kwargs, _leave_alone)
         try:
             if not run.is_settled:
                 await wait_on_loop(run.on_settled)
@@ -182,7 +182,7 @@ class Function(Mappable):
         Raises:
             TypeError: arguments that do not fit, before any request.
         """
-        run, _ = self._start(args, kwargs, self._options, _leave_alone)
+        run, _ = self._start(args, kwargs, _leave_alone)
         return State(run.cursors[0], is_outside=True)
 
     def trace(self, *args: Any, **kwargs: Any) -> Program:
@@ -238,10 +238,9 @@ class Function(Mappable):
         settled = self.using(backend=backend, sampling=sampling_of({"max_new_tokens": max_new_tokens, **sampling}))
         return run_batch(settled, batch_kwargs, num_threads, progress_bar, generator_style)
 
-    def idle_run(self, index: int) -> Run:
+    def idle_run(self) -> Run:
         """See `Mappable`."""
-        options = self._options.of_row(index)
-        return Run(get_executor(), options.backend or NoBackend(), options.sampling, self.name)
+        return Run(get_executor(), self._options.backend or NoBackend(), self._options.sampling, self.name)
 
     def fingerprint(self) -> str:
         """A checksum of the body and what it names, of what is bound to it and of its sampling."""
@@ -251,7 +250,7 @@ class Function(Mappable):
 
     def failed_run(self, error: BaseException) -> Run:
         """A run that ended with `error` before its body began."""
-        run, _ = self._new_run(get_executor(), {}, self._options)
+        run, _ = self._new_run(get_executor(), {})
         run.fail_body(error)
         return run
 
@@ -271,17 +270,13 @@ class Function(Mappable):
 
     # How a run begins
 
-    def start(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None], index: int
-    ) -> tuple[Run, State]:
+    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None]) -> tuple[Run, State]:
         """See `Mappable`."""
-        return self._start(args, kwargs, self._options.of_row(index), adopt)
+        return self._start(args, kwargs, adopt)
 
-    def _start(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], defaults: Options, adopt: Callable[[Run], None]
-    ) -> tuple[Run, State]:
+    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None]) -> tuple[Run, State]:
         executor = get_executor()
-        run, kwargs = self._new_run(executor, kwargs, defaults)
+        run, kwargs = self._new_run(executor, kwargs)
         self._body.check(args, kwargs)
         adopt(run)
         state = State(run.cursors[0])
@@ -318,8 +313,8 @@ class Function(Mappable):
         self._body.check(args, arguments)
         return call_on(self._body, state, args, arguments)
 
-    def _new_run(self, executor: Executor, kwargs: dict[str, Any], defaults: Options) -> tuple[Run, dict[str, Any]]:
-        arguments, options = self._split(kwargs, defaults)
+    def _new_run(self, executor: Executor, kwargs: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
+        arguments, options = self._split(kwargs, self._options)
         backend = options.backend or get_defaults().backend()
         run = Run(executor, backend, options.sampling, self.name, speculation=options.speculation)
         Cursor(run, 0, {}, None)

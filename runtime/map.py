@@ -44,7 +44,6 @@ class Result:
         value: what the body returned.
         error: what the row failed with, else None.
         replayed: it came from a journal, at no call.
-        seed: the row's own, where the map was given one: `run` with it draws what the row drew.
     """
 
     ok: bool
@@ -54,7 +53,6 @@ class Result:
     row: Row
     index: int
     replayed: bool = False
-    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +127,14 @@ class Batch:
         args, kwargs = _arguments(row, index)
         stored = None if self._journal is None else self._journal.find(index, row)
         if stored is not None:
-            self._waiting[index] = _replayed(self._program.idle_run(index), stored, row, index)
+            self._waiting[index] = _replayed(self._program.idle_run(), stored, row, index)
             return
 
         def adopt(run: Run) -> None:
             self._running[index] = run  # from here on an interrupt, whenever it comes, finds the run and stops it
 
         try:
-            run, state = self._program.start(args, kwargs, adopt, index)
+            run, state = self._program.start(args, kwargs, adopt)
         except Exception as error:
             self._running.pop(index, None)
             self._waiting[index] = Result(False, None, None, error, row, index)
@@ -221,15 +219,15 @@ def _replayed(run: Run, stored: tuple[str, str, str], row: Row, index: int) -> R
         state = restore_state(run, stored)
     except LanguageError as error:
         return Result(False, None, None, error, row, index, replayed=True)
-    return Result(True, state, run.body.get(), None, row, index, replayed=True, seed=run.seed)
+    return Result(True, state, run.body.get(), None, row, index, replayed=True)
 
 
 def _result_of(run: Run, state: State, row: Row, index: int) -> Result:
     try:
         run.raise_unhandled()
-        return Result(True, state, run.body.get(), None, row, index, seed=run.seed)
+        return Result(True, state, run.body.get(), None, row, index)
     except BaseException as error:
-        return Result(False, state, None, error, row, index, seed=run.seed)
+        return Result(False, state, None, error, row, index)
 
 
 def run_map(program: Mappable, rows: Iterable[Row], options: MapOptions) -> list[Result]:

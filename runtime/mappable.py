@@ -40,17 +40,12 @@ class Mappable(ABC):
         """A run of it occupies no thread."""
 
     @abstractmethod
-    def start(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None], index: int
-    ) -> tuple[Run, State]:
-        """Start the run of row `index` and return at once; `adopt` is given the run before anything of it goes on.
-
-        A seed among the defaults gives each row one of its own, which depends on it and on `index` alone.
-        """
+    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None]) -> tuple[Run, State]:
+        """Start a row's run and return at once; `adopt` is given the run before anything of it goes on."""
 
     @abstractmethod
-    def idle_run(self, index: int) -> Run:
-        """A run of row `index` that has not begun and has no branch yet, for a row that comes from a journal."""
+    def idle_run(self) -> Run:
+        """A run that has not begun and has no branch yet, for a row that comes from a journal."""
 
     @abstractmethod
     def fingerprint(self) -> str:

@@ -38,10 +38,6 @@ class Options:
         merged = given if self.sampling is None else given.over(self.sampling)
         return replace(self, backend=backend or self.backend, sampling=merged)
 
-    def of_row(self, index: int) -> Options:
-        """For one row of a map: under a seed, its draws are its own."""
-        return replace(self, sampling=seeded_for(self.sampling, "row", index))
-
     def within(self, caller: Sampling | None, index: int) -> Options:
         """For the `index`-th program that another calls: what it does not say is its caller's."""
         if caller is None:

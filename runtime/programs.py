@@ -96,19 +96,17 @@ class Program(ProgramData, Mappable):
         run, _ = self._begin(self._options.over(backend, sampling, seed), arguments)
         return State(run.cursors[0], is_outside=True)
 
-    def start(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None], index: int
-    ) -> tuple[Run, State]:
+    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any], adopt: Callable[[Run], None]) -> tuple[Run, State]:
         """See `Mappable`. Positional arguments are taken in the order of the parameters."""
         if len(args) > len(self.parameters):
             raise TypeError(f"{self.name}() takes {len(self.parameters)} arguments, not {len(args)}")
         arguments = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
         given = [arguments.pop(name, None) if name not in self.parameters else None for name in _RUN_OPTIONS]
-        return self._begin(self._options.of_row(index).over(*given), arguments, adopt)
+        return self._begin(self._options.over(*given), arguments, adopt)
 
-    def idle_run(self, index: int) -> Run:
+    def idle_run(self) -> Run:
         """See `Mappable`."""
-        return Run(get_executor(), NoBackend(), self._options.of_row(index).sampling, self.name)
+        return Run(get_executor(), NoBackend(), self.sampling, self.name)
 
     def fingerprint(self) -> str:
         """A checksum of the operations, without their lines, and of the sampling."""

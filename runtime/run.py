@@ -108,11 +108,6 @@ class Run:
         return self.recorder.new_branch()
 
     @property
-    def seed(self) -> int | None:
-        """That of its trunk; its branches have seeds of their own."""
-        return None if self.sampling is None else self.sampling.seed
-
-    @property
     def outermost(self) -> Run:
         """The run that nobody called: the record is its."""
         return self if self.parent is None else self.parent.outermost

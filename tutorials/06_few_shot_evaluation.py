@@ -85,8 +85,9 @@ for program in (by_letter, by_text):
 # --- Self-consistency ---------------------------------------------------------------------------------------
 #
 # One line of thought may go astray where most of several do not. The branches of a fork share the question, think
-# apart, each under a seed of its own, and vote. Greedy selection takes the answer token by token, as a text that
-# follows from the thought; the default would compare means, which favours long and predictable answers.
+# apart and vote. One seed makes it all repeatable, and still each row and branch has draws of its own. Greedy selection
+# takes the answer token by token, as a text that follows from the thought; the default would compare means, which
+# favours long and predictable answers.
 
 NUM_SAMPLES = 4
 
@@ -95,18 +96,17 @@ NUM_SAMPLES = 4
 def vote(s, question):
     s += ft.system("You explain in one short sentence, then answer.")
     s += ft.user("\n- ".join([question["question"], *question["choices"]]))
+    thought = ft.gen("thought", stop="\n", max_tokens=24, temperature=0.7, top_p=0.9)
+    answer = ft.select("answer", question["choices"], method="greedy_token_selection")
     branches = s.fork(NUM_SAMPLES)
-    for seed, branch in enumerate(branches):
-        thought = ft.gen("thought", stop="\n", max_tokens=24, temperature=0.7, top_p=0.9, seed=seed)
-        answer = ft.select("answer", question["choices"], method="greedy_token_selection")
-        branch += ft.assistant(thought + "\nSo the answer is: " + answer)
+    branches += ft.assistant(thought + "\nSo the answer is: " + answer)
     s.join(*branches)
     return Counter(s["answer"]).most_common(1)[0]
 
 
 rows = [{"question": question} for question in of(subjects[0], "test")]
 before = backend.stats()
-results = vote.map(rows, on_error="raise")
+results = vote.using(seed=0).map(rows, on_error="raise")
 after = backend.stats()
 
 num_right_samples = num_right_majorities = 0

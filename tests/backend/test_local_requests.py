@@ -49,6 +49,15 @@ def test_the_first_sample_keeps_the_seed_and_the_others_get_their_own():
     assert sampler_params(Sampling(seed=8), 1).seed not in seeds
 
 
+def test_prompts_of_one_seed_get_their_own():
+    """Else rows of a batch would have the same luck at the same position."""
+    seeds = [sampler_params(Sampling(seed=7), 0, (index, 1, 2)).seed for index in range(100)]
+    assert len(set(seeds)) == 100
+    assert seeds == [sampler_params(Sampling(seed=7), 0, (index, 1, 2)).seed for index in range(100)]
+    assert sampler_params(Sampling(seed=8), 0, (0, 1, 2)).seed not in seeds
+    assert sampler_params(Sampling(seed=7), 1, (0, 1, 2)).seed not in seeds
+
+
 def test_without_a_seed_every_request_draws_its_own():
     assert sampler_params(Sampling()).seed != sampler_params(Sampling()).seed
 

@@ -159,3 +159,20 @@ def test_every_select_method_works_behind_a_prompt_that_ends_in_two_equal_tokens
     assert state.ret_value in ("yes", "no", "not at all")
     assert sum(meta.probabilities.values()) == pytest.approx(1.0)
     assert state.text() == "The end.\n\n" + state.ret_value
+
+
+@pytest.mark.model
+def test_a_seeded_row_gives_the_same_alone_and_in_a_map_and_branches_draw_apart(wild: Local) -> None:
+    @ft.function
+    def program(s, q):
+        s += q + ft.gen("x", max_tokens=8, temperature=1.0)
+        branches = s.fork(3)
+        branches += ft.gen("y", max_tokens=8, temperature=1.0)
+        branches.join()
+        return s["x"], s["y"]
+
+    rows = [{"q": q} for q in ("Once", "upon", "a", "time")]
+    mapped = [result.value for result in program.using(backend=wild, seed=5).map(rows)]
+    assert mapped == [program.run(**row, backend=wild, seed=5).ret_value for row in rows]
+    assert mapped == [program.trace().run(**row, backend=wild, seed=5).ret_value for row in rows]
+    assert all(len(set(branches)) > 1 for _, branches in mapped)

@@ -251,8 +251,8 @@ def test_an_interrupt_while_a_row_is_started_stops_that_row_too() -> None:
         def __getattr__(self, name):
             return getattr(endless, name)
 
-        def start(self, args, kwargs, adopt, index):
-            _, state = endless.start(args, kwargs, adopt, index)
+        def start(self, args, kwargs, adopt):
+            _, state = endless.start(args, kwargs, adopt)
             deadline = threading.Event()
             while not fake.num_held:
                 deadline.wait(0.001)

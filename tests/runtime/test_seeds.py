@@ -1,4 +1,4 @@
-"""One seed: repeatable, and yet no two rows, branches or called programs share their draws."""
+"""One seed: repeatable, alone and in any batch, and yet no two branches or called programs share their draws."""
 
 from __future__ import annotations
 
@@ -44,35 +44,11 @@ def test_a_run_uses_its_seed_as_it_is() -> None:
     assert seeds(fake) == [7, 7, None]
 
 
-def test_rows_draw_apart_and_repeat() -> None:
-    first, second, other = answering(), answering(), answering()
-    for fake, seed in ((first, 7), (second, 7), (other, 8)):
-        one.using(backend=fake, seed=seed).map([{}] * 5, concurrency=1)
-    assert len(set(seeds(first))) == 5
-    assert seeds(first) == seeds(second)
-    assert not set(seeds(first)) & set(seeds(other))
-
-
-def test_a_row_alone_with_its_result_s_seed_draws_what_it_drew() -> None:
+def test_a_row_has_the_map_s_seed_or_its_own() -> None:
+    """So it draws the same alone; what keeps rows apart is that a draw depends on the prompt too."""
     fake = answering()
-    results = one.using(backend=fake, seed=7).map([{"q": "a"}, {"q": "b"}], concurrency=1)
-    one.run(backend=fake, seed=results[1].seed, **results[1].row)
-    assert seeds(fake)[2] == seeds(fake)[1] == results[1].seed
-
-
-def test_a_row_s_own_seed_is_taken_as_it_is() -> None:
-    fake = answering()
-    results = one.using(backend=fake, seed=7).map([{"seed": 1}, {}], concurrency=1)
-    assert seeds(fake)[0] == results[0].seed == 1
-    assert one.using(backend=fake).map([{}])[0].seed is None
-
-
-def test_a_replayed_row_tells_the_seed_that_it_ran_with(tmp_path) -> None:
-    program = one.using(backend=answering(), seed=7)
-    first = program.map([{}] * 3, journal=tmp_path / "j.db")
-    again = program.map([{}] * 3, journal=tmp_path / "j.db")
-    assert all(result.replayed for result in again)
-    assert [result.seed for result in again] == [result.seed for result in first]
+    one.using(backend=fake, seed=7).map([{}, {"seed": 1}], concurrency=1)
+    assert seeds(fake) == [7, 1]
 
 
 def test_branches_and_called_programs_draw_apart_and_repeat() -> None:
@@ -90,8 +66,6 @@ def test_a_traced_program_draws_as_its_body_does() -> None:
     tree.trace().run(backend=by_data, seed=7)
     tree.using(seed=7).trace().run(backend=by_carried)
     assert sorted(seeds(by_body)) == sorted(seeds(by_data)) == sorted(seeds(by_carried))
-    rows = one.using(seed=7).trace().map([{"backend": by_data}] * 2)
-    assert [row.seed for row in rows] == [row.seed for row in one.using(seed=7, backend=by_data).map([{}] * 2)]
 
 
 def test_a_seed_of_a_generation_s_own_is_taken_as_it_is() -> None:
@@ -107,12 +81,12 @@ def test_a_seed_of_a_generation_s_own_is_taken_as_it_is() -> None:
 
 def test_without_a_seed_nothing_is_made_up() -> None:
     sampling = Sampling(temperature=1.0)
-    assert seeded_for(sampling, "row", 3) is sampling
-    assert seeded_for(None, "row", 3) is None
+    assert seeded_for(sampling, "branch", 3) is sampling
+    assert seeded_for(None, "branch", 3) is None
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63, -5])
 def test_derived_seeds_are_whole_numbers_that_json_carries(seed) -> None:
-    found = {seeded_for(Sampling(seed=seed), kind, i).seed for kind in ("row", "branch", "call") for i in range(50)}
+    found = {seeded_for(Sampling(seed=seed), kind, i).seed for kind in ("branch", "call") for i in range(75)}
     assert len(found) == 150
     assert all(0 <= each < 2**53 for each in found)
