@@ -19,6 +19,7 @@ from forktree.backend.cache.radix import RadixCache
 from forktree.backend.engine.batch import BranchScores, ScoreRows, StepBatch, build_batch
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.inspect import CachedNode, StepRecord, cached_tree
+from forktree.backend.engine.masks_ahead import MasksAhead
 from forktree.backend.engine.memory import KVMemory
 from forktree.backend.engine.messages import EngineRequest, Event, Failed, Finished, Runner, SampleRow, TokenInfo
 from forktree.backend.engine.output import Ending, end_of_constraint, finish, sample_row, take_forced, take_token
@@ -51,6 +52,7 @@ class EngineCore:
         self._runner = runner
         self._memory = _make_memory(runner)
         self._scheduler = Scheduler(self._memory, config)
+        self._ahead = MasksAhead()
         self._speculator = Speculator(config)
         self._config = config
         self._live: dict[int, Sequence] = {}
@@ -110,6 +112,10 @@ class EngineCore:
         self._speculator.forget()
         return self._memory.flush()
 
+    def close(self) -> None:
+        """Let the core's own thread go; nothing can be computed any more."""
+        self._ahead.close()
+
     def abandon(self, make_error: Callable[[], BaseException]) -> None:
         """End every request with an error of its own, for the last time: whatever else is broken, all are told."""
         for seq in list(self._live.values()):
@@ -135,7 +141,8 @@ class EngineCore:
     def _compute(self, plan: StepPlan) -> None:
         batch = build_batch(plan.chunks)
         try:
-            logits = self._forward(plan, batch)
+            with self._ahead.making(seq.matcher for _, seq, _ in batch.draws):
+                logits = self._forward(plan, batch)
         except Exception as error:
             self._fail_step(plan.sequences, error)
             return

@@ -41,6 +41,10 @@ class TokenMatcher(Protocol):
         """Packed int32 [ceil(vocab / 32)] numpy array: bit `t % 32` of word `t // 32` says token t is legal."""
         ...
 
+    def has_mask(self) -> bool:
+        """`mask` costs next to nothing here, because it was made before; it need not be made ahead."""
+        ...
+
     def advance(self, token: int) -> None: ...
 
     def is_complete(self) -> bool:

@@ -48,12 +48,13 @@ def within(matcher: Matcher | HealedMatcher, vocabulary: Vocabulary, max_tokens:
 class BudgetedMatcher:
     """A matcher whose output ends within a number of tokens. Not shared between threads."""
 
-    __slots__ = ("_inner", "_place", "_vocabulary")
+    __slots__ = ("_inner", "_mask", "_place", "_vocabulary")
 
     def __init__(self, inner: Matcher | HealedMatcher, vocabulary: Vocabulary, place: _Place) -> None:
         self._inner = inner
         self._vocabulary = vocabulary
         self._place = place
+        self._mask: Mask | None = None  # of the place
 
     @property
     def num_left(self) -> int:
@@ -62,6 +63,14 @@ class BudgetedMatcher:
 
     def mask(self) -> Mask:
         """As a matcher's, without the tokens after which the budget would not do."""
+        if self._mask is None:
+            self._mask = self._made()
+        return self._mask
+
+    def has_mask(self) -> bool:
+        return self._mask is not None
+
+    def _made(self) -> Mask:
         left, plan, _ = self._place
         if left >= self._inner.need():
             return self._inner.mask()
@@ -83,6 +92,7 @@ class BudgetedMatcher:
         """
         left, plan, _ = self._place
         self._inner.advance(token)
+        self._mask = None
         if token in self._vocabulary.eos_ids:
             self._place = _Place(left, plan, self._place)
             return
@@ -129,6 +139,7 @@ class BudgetedMatcher:
             ValueError: fewer were taken.
         """
         self._inner.rollback(count)
+        self._mask = None
         for _ in range(count):
             assert self._place.before is not None, "the matchers took the same tokens"
             self._place = self._place.before

@@ -85,6 +85,9 @@ class HealedMatcher:
             return self._everything() if self._inner is None else self._inner.mask()
         return self._packed(self._legal())
 
+    def has_mask(self) -> bool:
+        return not self._prefix and (self._inner is None or self._inner.has_mask())
+
     def _legal(self) -> Ints:
         nodes = _path(self._trie, self._prefix)
         pieces = self._trie.tokens_at(np.array(nodes, dtype=np.int32))

@@ -91,6 +91,10 @@ class Masks:
         """Whether tokens of this vocabulary can spell an output from here."""
         return self._finishable is None or state in self._finishable
 
+    def has(self, state: Term) -> bool:
+        """The mask of a state was made before."""
+        return state in self._masks
+
     def of(self, state: Term) -> Mask:
         """Packed int32 [ceil(vocab / 32)]; read-only. End tokens are in it exactly when the state is complete.
 

@@ -51,6 +51,11 @@ class Matcher:
         state = self._step.state
         return self._masks.nothing if state is None else self._masks.of(state)
 
+    def has_mask(self) -> bool:
+        """The mask was made before, by this matcher or another of the constraint."""
+        state = self._step.state
+        return state is None or self._masks.has(state)
+
     def advance(self, token: int) -> None:
         """Take one token.
 

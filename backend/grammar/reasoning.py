@@ -69,6 +69,9 @@ class ReasoningMatcher:
         closing: Mask = legal & np.packbits(bits, bitorder="little").view(np.int32)
         return closing if closing.any() else legal  # a healed prefix comes first
 
+    def has_mask(self) -> bool:
+        return bool(self._matcher.has_mask())
+
     def _writing(self, data: bytes) -> Ints:
         """The tokens that are a piece of the data, or begin with all of it."""
         trie = self._trie

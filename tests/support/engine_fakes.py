@@ -165,6 +165,9 @@ class ListMatcher:
     def is_free(self) -> bool:
         return False
 
+    def has_mask(self) -> bool:
+        return True
+
     def forced(self) -> tuple[int, ...]:
         return ()
 
