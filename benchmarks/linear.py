@@ -17,6 +17,7 @@ import torch
 
 from forktree.backend.model.linear import BlockLinear, Fp16Linear, Linear, PackedLinear
 from forktree.backend.model.store import cache_root
+from forktree.kernels.gemm import Activations
 from forktree.kernels.gemm_weights import Format, recover_weights, round_weights
 from forktree.kernels.native import Native, load_native
 
@@ -32,13 +33,17 @@ def kinds(native: Native | None) -> Iterator[tuple[str, Maker, float]]:
     yield "fp16 fbgemm", lambda weight: Fp16Linear(weight, None), 2.0
     if native is None:
         return
-    yield "8-bit blocks", lambda weight: BlockLinear(round_weights(weight, native=native), None, native), 1.0625
+    for bits, activations in ((8, Activations.EIGHT_BIT), (16, Activations.SIXTEEN_BIT)):
 
-    def four_bit(weight: torch.Tensor) -> Linear:
-        made = recover_weights(weight, Format.FOUR_BIT, native=native)
-        return BlockLinear(made or round_weights(weight, native=native), None, native)
+        def eight_bit(weight: torch.Tensor, activations: Activations = activations) -> Linear:
+            return BlockLinear(round_weights(weight, native=native), None, native, activations)
 
-    yield "4-bit blocks, head 8-bit", four_bit, 0.625
+        def four_bit(weight: torch.Tensor, activations: Activations = activations) -> Linear:
+            made = recover_weights(weight, Format.FOUR_BIT, native=native)
+            return BlockLinear(made or round_weights(weight, native=native), None, native, activations)
+
+        yield f"8-bit blocks, {bits}-bit inputs", eight_bit, 1.0625
+        yield f"4-bit blocks (head 8-bit), {bits}-bit inputs", four_bit, 0.625
 
 
 def weight_of(outputs: int, inputs: int) -> torch.Tensor:
