@@ -63,6 +63,12 @@ class Masks:
         return (self.trie.vocabulary.size + 31) // 32
 
     @property
+    def num_bytes(self) -> int:
+        """What the masks and walks take, without the automaton: an estimate."""
+        completions = 0 if self._completions is None else self._completions.num_bytes
+        return len(self._masks) * 4 * self.num_words + self.trie.num_nodes * 4 + completions
+
+    @property
     def end(self) -> Mask:
         """Only the end tokens."""
         return self._end
@@ -141,7 +147,8 @@ class Masks:
         token_bytes = self.trie.vocabulary.token_bytes
         suspects = self.trie.two_keys if state.captures & KEYS else ()
         if state.captures & ITEMS:
-            suspects = (*suspects, *self.trie.commas)
+            is_inside_string = self.automaton.step(state, ord("x")) is not None  # no other JSON begins or goes on so
+            suspects = (*suspects, *(self.trie.quoted_commas if is_inside_string else self.trie.commas))
         illegal = [
             token
             for token in dict.fromkeys(suspects)

@@ -36,6 +36,7 @@ class Trie:
         by_byte: 256 arrays: the nodes that a byte leads to.
         two_keys: ids in which one JSON key may end and another begin.
         commas: ids with a comma, which may end an item of an array.
+        quoted_commas: those of them that have a quote before it.
         longest: length of the longest token, in bytes.
     """
 
@@ -54,6 +55,7 @@ class Trie:
     by_byte: tuple[Ints, ...]
     two_keys: tuple[int, ...]
     commas: tuple[int, ...]
+    quoted_commas: tuple[int, ...]
     longest: int
 
     @property
@@ -121,6 +123,9 @@ def trie_of(vocabulary: Vocabulary) -> Trie:
         tuple(np.split(order, np.cumsum(np.bincount(byte[1:], minlength=256))[:-1])),
         two_keys=tuple(tokens[row] for row in _quoting(data, lengths) if _TWO_KEYS.search(rows[row])),
         commas=tuple(token for token, text in zip(tokens, rows, strict=True) if b"," in text),
+        quoted_commas=tuple(
+            token for token, text in zip(tokens, rows, strict=True) if b'"' in text[: text.rfind(b",") + 1]
+        ),
         longest=int(lengths.max(initial=0)),
     )
 
