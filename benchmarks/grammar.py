@@ -185,21 +185,18 @@ class Judge:
             self._worker = None
 
 
-def run_engine(engine: str, rows: list[Row], options: argparse.Namespace) -> Report:
-    """Every row through one engine; Ctrl-C keeps what is done."""
-    judge = Judge(engine, options.model, options.time_limit, options.walk_limit)
+def run_engine(judge: Judge, rows: list[Row]) -> None:
+    """Every row through one engine."""
+    engine = judge.report.engine
     try:
         for done, row in enumerate(rows, start=1):
             verdict = judge.judge(row)
             if sys.stderr.isatty():
                 print(f"\r{engine} {done}/{len(rows)} {verdict.outcome:10}", end="", file=sys.stderr, flush=True)
-    except KeyboardInterrupt:
-        print(f"\n{engine}: stopped after {len(judge.report.verdicts)} of {len(rows)} schemas", file=sys.stderr)
     except EOFError:
         print(f"{engine} does not start here; is it installed? (`pip install 'forktree[bench]'`)", file=sys.stderr)
     finally:
         judge.stop()
-    return judge.report
 
 
 def counts_table(reports: list[Report]) -> Iterator[str]:
@@ -263,10 +260,22 @@ def main() -> None:
     rows = [row for path in options.schemas for row in load_rows(path)]
     if options.limit is not None:
         rows = random.Random(0).sample(rows, min(options.limit, len(rows)))
-    reports = [run_engine(engine, rows, options) for engine in options.engines.split(",")]
+    reports: list[Report] = []
+    try:
+        for engine in options.engines.split(","):
+            judge = Judge(engine, options.model, options.time_limit, options.walk_limit)
+            reports.append(judge.report)
+            run_engine(judge, rows)
+            _write(options.json, reports)
+    except KeyboardInterrupt:
+        print(f"\n{reports[-1].engine}: stopped after {len(reports[-1].verdicts)} schemas", file=sys.stderr)
+        _write(options.json, reports)
     print("\n".join([*counts_table(reports), "", *times_table(reports)]))
-    if options.json is not None:
-        options.json.write_text(json.dumps([asdict(report) for report in reports]) + "\n", encoding="utf-8")
+
+
+def _write(path: Path | None, reports: list[Report]) -> None:
+    if path is not None:
+        path.write_text(json.dumps([asdict(report) for report in reports]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

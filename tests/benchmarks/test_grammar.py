@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +60,10 @@ def test_rows_are_judged_in_a_process_of_the_engine(model_dir: Path) -> None:
     valid = Row("good", {"type": "integer"}, valid=(("1",),), invalid=(('"x"',),))
     wrong = Row("wrong", {"type": "integer"}, valid=(('"x"',),), invalid=(("1",),))
     refused = Row("refused", {"type": "nothing"}, valid=(), invalid=())
-    options = argparse.Namespace(model=str(model_dir), time_limit=30.0, walk_limit=30.0)
-    report = run_engine("forktree", [valid, wrong, refused], options)
-    assert [verdict.outcome for verdict in report.verdicts] == ["pass", "both", "refused"]
-    assert report.verdicts[0].first_mask_s is not None
+    judge = Judge("forktree", str(model_dir), limit_s=30.0, walk_limit_s=30.0)
+    run_engine(judge, [valid, wrong, refused])
+    assert [verdict.outcome for verdict in judge.report.verdicts] == ["pass", "both", "refused"]
+    assert judge.report.verdicts[0].first_mask_s is not None
 
 
 class Script:
