@@ -36,6 +36,7 @@ UNREACHABLE: Final = 1 << 30
 MAX_EXACT_STATES = 256
 MAX_EXACT_ARCS = 5_000
 _MAX_CELLS = 500_000
+_CELL_BYTES = 150
 _MAX_NEEDS = 4_096
 MAX_CHECKED = 1_000  # tokens whose true states are looked at
 _SLACK = 2  # tokens that a key or item may cost more because it must differ from one that the walk forgot
@@ -86,6 +87,11 @@ class Completions:
         self._repeats: dict[tuple[Term, Term | None], list[Cell]] = {}
         self._needs: OrderedDict[Term, int] = OrderedDict()
         self._num_cells = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes, estimated from the number of its cells."""
+        return self._num_cells * _CELL_BYTES
 
     def cell(self, state: Term | None, prefix: bytes = b"") -> Cell:
         """The completion of a state, with some bytes to be written before it."""

@@ -319,6 +319,11 @@ def _vocabulary(tokenizer: Any) -> Vocabulary:
 
 # an automaton that grew past the limit is made anew for the next constraint; who holds the old one keeps it
 _AUTOMATA: OnceCache[Spec, Automaton] = OnceCache(
-    automaton_of, max_entries=256, is_worn=lambda automaton: automaton.num_states > MAX_TERMS
+    automaton_of,
+    max_bytes=256 << 20,
+    size_of=lambda automaton: automaton.num_bytes,
+    is_worn=lambda automaton: automaton.num_states > MAX_TERMS,
 )
-_MASKS: OnceCache[tuple[Automaton, Vocabulary], Masks] = OnceCache(_masks, max_entries=256)
+_MASKS: OnceCache[tuple[Automaton, Vocabulary], Masks] = OnceCache(
+    _masks, max_bytes=512 << 20, size_of=lambda masks: masks.num_bytes + masks.automaton.num_bytes
+)

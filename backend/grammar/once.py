@@ -1,4 +1,4 @@
-"""A bounded memo that makes each value once, however many threads ask for it at the same time."""
+"""A memo bounded in bytes that makes each value once, however many threads ask for it at the same time."""
 
 from __future__ import annotations
 
@@ -11,21 +11,36 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
+_WEIGH_EVERY = 16  # requests; values grow while they are used
+
 
 class OnceCache(Generic[Key, Value]):
-    """Least recently used values go first. An error is raised to everyone who waited, and is not kept.
+    """Least recently used values go first; the one asked for last stays. An error is raised to everyone who waited,
+    and is not kept.
 
-    `is_worn` says that a value should be made again for those who ask from now on; holders keep the old one.
+    Args:
+        size_of: what a value takes now, in bytes; called from time to time.
+        is_worn: a value should be made again for those who ask from now on; holders keep the old one.
     """
 
     def __init__(
-        self, make: Callable[[Key], Value], *, max_entries: int, is_worn: Callable[[Value], bool] = lambda _: False
+        self,
+        make: Callable[[Key], Value],
+        *,
+        max_bytes: int,
+        size_of: Callable[[Value], int],
+        is_worn: Callable[[Value], bool] = lambda _: False,
     ) -> None:
         self._make = make
-        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._size_of = size_of
         self._is_worn = is_worn
         self._lock = threading.Lock()
         self._futures: OrderedDict[Key, Future[Value]] = OrderedDict()
+        self._num_asked = 0
+
+    def __len__(self) -> int:
+        return len(self._futures)
 
     def get(self, key: Key) -> Value:
         with self._lock:
@@ -36,11 +51,22 @@ class OnceCache(Generic[Key, Value]):
             if future is None:
                 future = self._futures[key] = Future()
             self._futures.move_to_end(key)
-            while len(self._futures) > self._max_entries:
-                self._futures.popitem(last=False)
+            self._num_asked += 1
         if is_mine:
             self._fulfil(key, future)
+        if is_mine or self._num_asked % _WEIGH_EVERY == 0:
+            self._evict()
         return future.result()
+
+    def _evict(self) -> None:
+        with self._lock:
+            sizes = {key: self._size_of(one.result()) for key, one in self._futures.items() if _is_made(one)}
+            total = sum(sizes.values())
+            for key, size in list(sizes.items())[:-1]:
+                if total <= self._max_bytes:
+                    break
+                del self._futures[key]
+                total -= size
 
     def _is_spent(self, future: Future[Value]) -> bool:
         return future.done() and (future.exception() is not None or self._is_worn(future.result()))
@@ -53,3 +79,7 @@ class OnceCache(Generic[Key, Value]):
                 if self._futures.get(key) is future:
                     del self._futures[key]
             future.set_exception(error)
+
+
+def _is_made(future: Future[Value]) -> bool:
+    return future.done() and future.exception() is None
