@@ -1,21 +1,4 @@
-"""Languages over bytes as terms, built so that equal languages are mostly one object.
-
-    kind    args                       language
-    ────────────────────────────────────────────────────────────────────────────
-    EMPTY                              nothing
-    EPSILON                            the empty text
-    ATOM    (node)                     one character (`characters`), or what is left of one
-    CAT     (head, tail)               head, then tail; right-nested, so the tail is the stack
-    ALT     (terms)                    any of them: configurations that run in parallel
-    AND     (terms)                    all of them
-    NOT     (term)                     all byte strings but its; only ever under an AND that bounds it
-    REPEAT  (body, low, high | None)   low to high times: one term whatever the counts are
-    MACHINE (machine, state)           a deterministic automaton of its own making, all of whose states are live
-    CAPTURE (classes, text, context)   a JSON key and its closing quote, remembered in what follows: `classes` are
-                                       (rest of the key's language, tag); then Ref("key", context, tag, text)
-    ITEM    (term, text, context, tag) an item of an array and the comma after it, remembered likewise: then
-                                       Ref("item", context, tag, text)
-    REF     (key, scope)               what the scope's `resolve(key)` says, asked for when first needed; never nullable
+"""Languages over bytes as terms, built so that equal languages are mostly one object. `kinds` lists what a term can be.
 
 A term is a state of the automaton: its derivative by a byte is the state after that byte (Brzozowski 1964; the
 grouping of alternatives by their tail gives the partial derivatives of Antimirov 1996, whose number is linear).
@@ -32,74 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from forktree.backend.grammar.characters import Node, Writing, byte_node, char_node, is_whole, text_node
 from forktree.backend.grammar.codepoints import ANY, CodeSet
+from forktree.backend.grammar.kinds import ITEMS, KEYS, Kind, Machine, Term
+from forktree.backend.grammar.spans import multiplied, touching
 from forktree.backend.grammar.work import Work
-
-KEYS = 1
-ITEMS = 2
-
-
-class Kind(IntEnum):
-    EMPTY = 0
-    EPSILON = 1
-    ATOM = 2
-    CAT = 3
-    ALT = 4
-    AND = 5
-    NOT = 6
-    REPEAT = 7
-    REF = 8
-    MACHINE = 9
-    CAPTURE = 10
-    ITEM = 11
-
-
-class Machine(Protocol):
-    """A deterministic automaton that no term describes well (remainders, suffixes …), finite or not.
-
-    It may have `flavour(state)`: as a term's, for the language of the state; without it that is None.
-    """
-
-    def arcs(self, state: Any) -> Sequence[tuple[int, Any]]:
-        """(byte mask, next state) with disjoint masks, only to states from which an end is in reach."""
-        ...
-
-    def is_final(self, state: Any) -> bool: ...
-
-
-class Term:
-    """One interned term; compare by identity.
-
-    Attributes:
-        nullable: the empty text is in the language.
-        is_plain: no AND or NOT inside, so the language is never empty unless the kind says so.
-        flavour: "raw" or "json" when the language is made of whole characters of that writing; "" is neutral;
-            None is anything else.
-        captures: what a walk from here may read that has to be remembered: `KEYS`, `ITEMS`, both or 0.
-        arcs, is_live: memo of the automaton that owns the term.
-    """
-
-    __slots__ = ("arcs", "args", "captures", "flavour", "is_live", "is_plain", "kind", "nullable", "serial")
-
-    def __init__(
-        self, serial: int, kind: Kind, args: tuple[Any, ...], nullable: bool, is_plain: bool, flavour: str | None
-    ) -> None:
-        self.serial = serial
-        self.kind = kind
-        self.args = args
-        self.nullable = nullable
-        self.is_plain = is_plain
-        self.flavour = flavour
-        self.captures = 0
-        self.arcs: tuple[tuple[int, Term], ...] | None = None
-        self.is_live: bool | None = None
-
-    def __repr__(self) -> str:
-        return f"<{self.kind.name} {self.serial}>"
 
 
 @dataclass(slots=True, eq=False)
@@ -343,7 +265,7 @@ class Terms:
                 continue
             gone.update(group)
             repeats = [tail.args[0] if tail.kind is Kind.CAT else tail for _, tail in (one.args for one in group)]
-            for low, high in _touching([(one.args[1], one.args[2]) for one in repeats]):
+            for low, high in touching([(one.args[1], one.args[2]) for one in repeats]):
                 tail = self.repeat(body, low, high)
                 added.append(self.cat(head, tail if rest is None else self.cat(tail, rest)))
         return [term for term in operands if term not in gone] + added
@@ -357,7 +279,7 @@ class Terms:
         for group in groups.values():
             if len(group) > 1:
                 gone.update(group)
-                spans = _touching([(one.args[1], one.args[2]) for one in group])
+                spans = touching([(one.args[1], one.args[2]) for one in group])
                 added += [self.repeat(group[0].args[0], low, high) for low, high in spans]
         return [term for term in heads if term not in gone] + added if gone else heads
 
@@ -433,7 +355,7 @@ class Terms:
         if low == 1 and high == 1:
             return body
         if body.kind is Kind.REPEAT:
-            product = _multiplied(body.args[1], body.args[2], low, high)
+            product = multiplied(body.args[1], body.args[2], low, high)
             if product is not None:
                 return self.repeat(body.args[0], *product)
         if body.nullable:
@@ -500,25 +422,3 @@ def _joined(*flavours: str | None) -> str | None:
     if not known:
         return ""
     return known.pop() if len(known) == 1 else None
-
-
-def _touching(spans: list[tuple[int, int | None]]) -> list[tuple[int, int | None]]:
-    merged: list[tuple[int, int | None]] = []
-    for low, high in sorted(spans, key=lambda span: span[0]):
-        last = merged[-1] if merged else None
-        if last is not None and (last[1] is None or low <= last[1] + 1):
-            merged[-1] = (last[0], None if last[1] is None or high is None else max(last[1], high))
-        else:
-            merged.append((low, high))
-    return merged
-
-
-def _multiplied(low: int, high: int | None, times: int, most: int | None) -> tuple[int, int | None] | None:
-    """(x{low,high}){times,most} as one x{…}, or None where the counts would have gaps."""
-    top = None if high is None or most is None else high * most
-    if times == most:
-        return low * times, top
-    if times == 0:
-        return (0, top) if low <= 1 else None
-    # k copies reach [k low, k high]; the gap to k + 1 copies is widest for the fewest copies
-    return (low * times, top) if high is None or (times + 1) * low <= times * high + 1 else None
