@@ -23,7 +23,7 @@ _LAST_TAG = re.compile(r"(<[^<>\s]+>|\[[^\[\]\s]+\])\s*\Z")
 def reasoning_markup(chat: ChatTemplate) -> ReasoningMarkup | None:
     """How the template writes reasoning; None where it shows none.
 
-    It shows it where it quotes an answer that reasoned, or by asking for an answer with an open tag that it also closes.
+    It shows it where it quotes an answer that reasoned, or by asking for one with an open tag that it also closes.
     """
     question = {"role": "user", "content": "qprobe question"}
     asked = chat.probe([question], add_generation_prompt=True) or ""

@@ -264,7 +264,9 @@ class Tokenizer:
     def vocabulary(self) -> Vocabulary:
         """The bytes of every token that is text."""
         spelt = (None if id in self.markup_ids else bytes_ or None for id, bytes_ in enumerate(self.token_bytes))
-        markup = {id: self.token_bytes[id].decode(errors="replace") for id in sorted(self.markup_ids) if self.token_bytes[id]}
+        markup = {
+            id: self.token_bytes[id].decode(errors="replace") for id in sorted(self.markup_ids) if self.token_bytes[id]
+        }
         return Vocabulary(tuple(spelt), self.eos_ids, _speller(self._bare, self._unsafe_ids), markup)
 
     def can_extend(self, prefix: bytes) -> bool:
