@@ -71,8 +71,14 @@ class _Written:
     has_other: NDArray[np.bool_]
 
 
-@lru_cache(maxsize=64)
 def _written(machine: SuffixMachine) -> _Written:
+    if machine.written is None:
+        machine.written = _write(machine)
+    written: _Written = machine.written
+    return written
+
+
+def _write(machine: SuffixMachine) -> _Written:
     text = machine.index.text
     spelled = {char: spellings(char, machine.writing, machine.is_canonical) for char in set(text)}
     pieces = [spelled[char][0] for char in text]

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from forktree.backend.grammar.characters import Writing
 from forktree.backend.grammar.codepoints import CodeSet, contains
@@ -136,6 +136,7 @@ class SuffixMachine:
     writing: Writing = "raw"
     is_canonical: bool = False
     canonical: SuffixMachine | None = field(default=None, repr=False)
+    written: Any = field(default=None, repr=False)  # memo of `piece_walk`; it lives as long as whoever walks this
 
     def start(self, least: int = 0, most: int | None = None) -> PieceState:
         """The beginning of a piece of `least` to `most` characters; see `is_live`."""
@@ -171,7 +172,7 @@ class SuffixMachine:
         return [(mask, target) for target, mask in masks.items()]
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=16)
 def raw_pieces(text: str, unit: Unit = "character") -> SuffixMachine:
     """The pieces of a text as they are. Raises ConstraintError as `SuffixIndex`."""
     return SuffixMachine(SuffixIndex(text, unit))
@@ -192,7 +193,7 @@ def spelled_stretches(text: str, codes: CodeSet) -> list[str]:
     return [text[start:end] for start, end in stretches]
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=16)
 def json_pieces(text: str, unit: Unit = "character") -> SuffixMachine:
     """The pieces of a text as bodies of JSON strings, closed under respelling; `canonical` is as they are written."""
     index = SuffixIndex(text, unit)
