@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
+from math import prod
 from typing import Literal, NamedTuple
 
 from forktree.backend.grammar.decimals import MAX_FRACTION
@@ -100,8 +101,6 @@ class PlainSpellings:
 
 def needs_calculation(numbers: Numbers) -> bool:
     """Whether the conditions of a set multiply into more states than a language of digits should have."""
-    size = 1
-    for step in (numbers.step, *numbers.not_steps):
-        if step is not None:
-            size *= Fraction(step).numerator
-    return size > _MANY and numbers.only is None
+    steps = [step for step in (numbers.step, *numbers.not_steps) if step is not None]
+    is_single = len(steps) + (numbers.low is not None) + (numbers.high is not None) < 2
+    return not is_single and numbers.only is None and prod(Fraction(step).numerator for step in steps) > _MANY

@@ -17,13 +17,13 @@ from forktree.backend.grammar.codepoints import ANY
 from forktree.backend.grammar.derivatives import Derivatives
 from forktree.backend.grammar.number_sets import (
     ALL_NUMBERS,
-    MAX_DIGITS,
     Numbers,
     both_numbers,
 )
 from forktree.backend.grammar.regex_ecma import parse_ecma
 from forktree.backend.grammar.regex_terms import search, whole_match
 from forktree.backend.grammar.schema_algebra import Algebra, CircularError
+from forktree.backend.grammar.schema_constants import bounded, listed
 from forktree.backend.grammar.schema_document import Document, Draft, Key, Place
 from forktree.backend.grammar.schema_evaluated import Outcomes
 from forktree.backend.grammar.schema_formats import (
@@ -139,7 +139,7 @@ class Interpreter:
             case "schema":
                 return self.schema(self._places[atom[1:]])
             case "const":
-                return self._values([json.loads(atom[1], parse_float=Decimal)])
+                return self._listed([json.loads(atom[1], parse_float=Decimal)])
             case "not":
                 return self.algebra.complement(self.meaning(atom[1]))
             case "or":
@@ -277,10 +277,13 @@ class Interpreter:
             "null" in types,
         )
         if "const" in place.schema:
-            found = self.algebra.both(found, self._values([place.schema["const"]], f"{place.pointer}/const"))
+            found = self.algebra.both(found, self._listed([place.schema["const"]], f"{place.pointer}/const"))
         if "enum" in place.schema:
-            found = self.algebra.both(found, self._values(place.schema["enum"], f"{place.pointer}/enum"))
+            found = self.algebra.both(found, self._listed(place.schema["enum"], f"{place.pointer}/enum"))
         return found
+
+    def _listed(self, values: list[Any], pointer: str = "") -> Meaning:
+        return listed(values, self.algebra.string_set, pointer)
 
     def _strings(self, place: Place) -> tuple[Strings, ...]:
         schema = place.schema
@@ -350,7 +353,7 @@ class Interpreter:
         for keyword in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
             if keyword not in schema or isinstance(schema[keyword], bool):
                 continue
-            value = _bound(schema[keyword], f"{place.pointer}/{keyword}")
+            value = bounded(schema[keyword], f"{place.pointer}/{keyword}")
             is_strict = keyword.startswith("exclusive") or schema.get(f"exclusive{keyword.capitalize()}") is True
             demand = _demand_of(keyword, value, is_strict=is_strict)
             found = both_numbers(found, demand) if found is not None else None
@@ -416,51 +419,6 @@ class Interpreter:
             )
         return (shape,)
 
-    # -- values ---------------------------------------------------------------------------------------
-
-    def _values(self, values: list[Any], pointer: str = "") -> Meaning:
-        strings = {value for value in values if isinstance(value, str) and not _has_surrogate(value)}
-        numbers = {
-            _bound(value, pointer)
-            for value in values
-            if isinstance(value, int | Decimal) and not isinstance(value, bool)
-        }
-        return Meaning(
-            (self.algebra.string_set(frozenset(strings)),) if strings else (),
-            (self._number_set(frozenset(numbers)),) if numbers else (),
-            tuple(dict.fromkeys(_array_of(value) for value in values if isinstance(value, list))),
-            tuple(dict.fromkeys(_object_of(value) for value in values if isinstance(value, dict))),
-            frozenset(value for value in values if isinstance(value, bool)),
-            None in values,
-        )
-
-    def _number_set(self, values: frozenset[Decimal]) -> Numbers:
-        return Numbers(only=values, is_integer=all(value == value.to_integral_value() for value in values))
-
-
-def _array_of(value: list[Any]) -> Arrays:
-    return Arrays(tuple(_const_goal(one) for one in value), NEVER, len(value), len(value))
-
-
-def _object_of(value: dict[str, Any]) -> Objects:
-    named = tuple((name, _const_goal(one)) for name, one in value.items())
-    return Objects((KeyRule(named, (), NEVER),), tuple(value))
-
-
-def _const_goal(value: Any) -> Goal:
-    return goal_of(("const", _written(value)))
-
-
-def _written(value: Any) -> str:
-    """JSON text of a value with exact decimals."""
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, list):
-        return "[" + ",".join(map(_written, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(name)}:{_written(one)}" for name, one in value.items()) + "}"
-    return json.dumps(value)
-
 
 def located(place: Place, keyword: str, read: Callable[[], Result]) -> Result:
     """What a keyword is read as; a refusal that does not say where is this keyword's."""
@@ -478,14 +436,3 @@ def _demand_of(keyword: str, value: Decimal, *, is_strict: bool) -> Numbers:
     if keyword.lower().endswith("minimum"):
         return Numbers(low=value, is_above=is_strict)
     return Numbers(high=value, is_below=is_strict)
-
-
-def _bound(value: int | Decimal, pointer: str) -> Decimal:
-    exact = Decimal(value)
-    if exact and not -MAX_DIGITS <= exact.adjusted() <= MAX_DIGITS:
-        raise ConstraintError(f"the number {value} has more than {MAX_DIGITS} digits", pointer=pointer)
-    return exact
-
-
-def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= char <= "\udfff" for char in text)

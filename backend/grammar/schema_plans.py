@@ -108,6 +108,8 @@ class _Planner:
         shape = self._shape
         is_required = text in shape.required
         goal = self._interpreter.algebra.key_goal(shape, text)
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            goal = NEVER  # half a surrogate pair cannot be written
         if shape.names != ANYTHING and not self._interpreter.algebra.is_text_of(shape.names, text):
             goal = NEVER
         if goal == NEVER and not is_required:

@@ -125,6 +125,8 @@ def test_a_schema_allows_exactly_its_texts(schema: Any, accept: list[str], rejec
         ({"type": "integer", "minimum": 2, "maximum": 1}, "", "nothing can satisfy"),
         ({"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 2}, "", "nothing can satisfy"),
         (closed({"a": True}, "b"), "", "nothing can satisfy"),
+        ('{"type":"object","required":["\\ud800"]}', "", "nothing can satisfy"),
+        ('{"const":{"\\ud800":1}}', "", "nothing can satisfy"),
         ({"type": "string", "pattern": "^a$", "minLength": 2}, "", "nothing can satisfy"),
         ({"type": "strin"}, "/type", "must be one of"),
         ({"type": "object", "properties": []}, "/properties", "must be an object"),
