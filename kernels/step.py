@@ -123,7 +123,7 @@ class NativeStep:
         )
         self._vocab = head.weights.num_outputs
         self._team = native.library.ft_team_new(native.num_threads)
-        weakref.finalize(self, native.library.ft_team_free, self._team)
+        weakref.finalize(self, native.library.ft_team_free, self._team).atexit = False  # a step may run at exit
         self._workspace = torch.empty(0)
 
     def run(
