@@ -255,7 +255,7 @@ class Derivatives:
             parts = [
                 (mask & other, [*targets, target]) for mask, targets in parts for other, target in arcs if mask & other
             ]
-        self.terms.work.spend(len(parts))
+        self.terms.work.spend(len(parts) + sum(map(len, lists)) // 16)
         return _joined((mask, self.terms.both(targets)) for mask, targets in parts)
 
     def _arcs_under_and(self, term: Term) -> list[tuple[int, Term]]:

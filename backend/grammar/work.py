@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from forktree.lang.errors import ConstraintError
 
-COMPILE_STEPS = 160_000  # 2 s
+COMPILE_STEPS = 200_000  # some 3 s
 MASK_STEPS = 80_000
 _UNLIMITED = 1 << 62
 _SLICE = 2_000  # steps between two pauses
