@@ -71,7 +71,7 @@ def test_the_fewest_tokens_are_those_of_the_best_cut() -> None:
 
 
 def test_a_budget_that_nothing_fits_is_refused_with_the_least() -> None:
-    with pytest.raises(ConstraintError, match="is 2, and .* takes 3 tokens: raise max_tokens to 3"):
+    with pytest.raises(ConstraintError, match=r"is 2, and .* takes 3 tokens: raise max_tokens to 3"):
         within(Regex("q{3,}").compile(TOY), TOY, 2)
 
 
