@@ -12,9 +12,10 @@ from bisect import bisect_left
 from typing import NamedTuple, Protocol
 
 _CENTERS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 90, 128, 181, 256, 362, 512, 724, 1024, 1448, 2048)
-_GUESS = 2.0  # rows' worth of a pass besides its rows, where nothing else is known
+_GUESS = 4.0  # rows' worth of a pass besides its rows, where nothing else is known
 _MOST = 32.0  # and the most that is believed
 _MARGIN = 1.1  # a row costs a little besides the pass: it is looked for, checked and thrown away
+_LEAST = 1e-3  # the least weight of a point that counts, if there is a nearer one
 _RISE = 0.05  # how fast an estimate follows what takes longer; it follows at once what takes less
 
 
@@ -77,13 +78,15 @@ class MeasuredCosts:
         self._asked.clear()
 
     def _fit(self, num_rows: float) -> Cost:
-        """Weighted least squares; a point twice or half as large weighs 1/e of one that is there.
+        """Weighted least squares; a point twice or half as large weighs 1/e of one that is there, one far off nothing.
 
         The slope is kept between what reading the weights could hide and the average price of a row.
         """
         if not self._known:
             return Cost(_GUESS + num_rows, 1.0)
-        points = [(at, cost, _weight(at, num_rows)) for at, cost in self._known.items()]
+        nearest = max(_weight(at, num_rows) for at in self._known)
+        least = min(nearest, _LEAST)
+        points = [(at, cost, weight) for at, cost in self._known.items() if (weight := _weight(at, num_rows)) >= least]
         total = sum(weight for _, _, weight in points)
         mean_at = sum(weight * at for at, _, weight in points) / total
         mean = sum(weight * cost for _, cost, weight in points) / total
@@ -97,7 +100,7 @@ class MeasuredCosts:
 
 
 def _weight(at: int, num_rows: float) -> float:
-    return math.exp(-((math.log(at / num_rows) / math.log(2)) ** 2)) + 1e-12
+    return math.exp(-((math.log(at / num_rows) / math.log(2)) ** 2)) + 1e-300
 
 
 def price_of_row(costs: Costs, num_rows: float, num_decoding: int) -> float:

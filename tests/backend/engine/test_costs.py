@@ -26,16 +26,17 @@ def test_estimates_fall_at_once_and_rise_slowly():
 
 def test_without_a_second_number_of_rows_a_row_costs_what_it_does_mostly():
     costs = MeasuredCosts()
-    assert costs.at(8) == Cost(10.0, 1.0)
-    costs.note(8, 1.0)
-    assert costs.at(8) == pytest.approx(Cost(1.0, 0.1))
-    assert costs.at(28).whole == pytest.approx(3.0)
+    assert costs.at(8) == Cost(12.0, 1.0)
+    costs.note(8, 1.2)
+    costs.note(512, 900.0)  # far off: it says nothing about few rows
+    assert costs.at(8) == pytest.approx(Cost(1.2, 0.1))
+    assert costs.at(18).whole == pytest.approx(2.2)
 
 
 def test_numbers_of_rows_that_are_close_are_taken_together():
     costs = MeasuredCosts()
     for num_rows in range(60, 70):
-        costs.note(num_rows, (2.0 + num_rows) / 66)
+        costs.note(num_rows, (4.0 + num_rows) / 68)
     assert costs.at(64).whole == pytest.approx(1.0)
     costs.note(5000, 1.0)  # larger than any step
     assert costs.at(64).whole == pytest.approx(1.0)
