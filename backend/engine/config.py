@@ -11,12 +11,19 @@ class EngineConfig:
 
     Attributes:
         max_running: most sequences that hold pages at a time.
-        max_step_tokens: most new tokens of one forward pass; it bounds how long a prefill can delay a decode.
+        max_step_tokens: most new tokens of one forward pass; a step in which nothing decodes takes as many of prompts.
+        max_slowdown: most times that a step takes what its decodes alone would, for the prompts in it. At 4 a full
+            batch still moves at a quarter of its pace while prompts are computed; infinity leaves only
+            `max_step_tokens`.
+        min_chunk: tokens of prompts in a step are worth at least so many passes of one row, whatever the slowdown:
+            what passes cost besides their rows then adds at most 1 / min_chunk to the price of a prompt
+            (`costs.count_prefill` has the arithmetic).
         max_overtakes: most requests that may be admitted before an older one that waits at the head.
         window: how many of the oldest waiting requests are ordered by the tree they form.
         headroom_tokens: growth that is kept free for each running sequence when another is admitted.
         max_draft: most tokens that are guessed ahead of a sequence in one step (`speculation.py`); 0 guesses none.
-        fixed_rows: what a forward pass costs besides its rows, in rows; it decides when a guess pays. None measures it.
+        fixed_rows: what a forward pass costs besides its rows, in rows; it decides when a guess pays, and
+            the mix of prompts and decodes. None measures it.
 
     Raises:
         ValueError: a number is out of range, or one step could not hold one token of each running sequence.
@@ -24,6 +31,8 @@ class EngineConfig:
 
     max_running: int = 64
     max_step_tokens: int = 512
+    max_slowdown: float = 4.0
+    min_chunk: float = 32.0
     max_overtakes: int = 256
     window: int = 256
     headroom_tokens: int = 32
@@ -31,8 +40,8 @@ class EngineConfig:
     fixed_rows: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_running", "max_step_tokens", "max_overtakes", "window"):
-            if getattr(self, name) < 1:
+        for name in ("max_running", "max_step_tokens", "max_slowdown", "min_chunk", "max_overtakes", "window"):
+            if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("headroom_tokens", "max_draft", "fixed_rows"):
             if (getattr(self, name) or 0) < 0:

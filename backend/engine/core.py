@@ -18,6 +18,7 @@ from forktree.backend.cache.pages import PageAllocator
 from forktree.backend.cache.radix import RadixCache
 from forktree.backend.engine.batch import BranchScores, ScoreRows, StepBatch, build_batch
 from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.costs import make_costs
 from forktree.backend.engine.inspect import CachedNode, StepRecord, cached_tree
 from forktree.backend.engine.masks_ahead import MasksAhead
 from forktree.backend.engine.memory import KVMemory
@@ -51,9 +52,10 @@ class EngineCore:
     def __init__(self, runner: Runner, config: EngineConfig) -> None:
         self._runner = runner
         self._memory = _make_memory(runner)
-        self._scheduler = Scheduler(self._memory, config)
+        self._costs = make_costs(config)
+        self._scheduler = Scheduler(self._memory, config, self._costs)
         self._ahead = MasksAhead()
-        self._speculator = Speculator(config)
+        self._speculator = Speculator(self._costs)
         self._config = config
         self._live: dict[int, Sequence] = {}
         self._num_steps = self._prefill_tokens = self._decode_tokens = self._forced_tokens = 0
@@ -225,7 +227,7 @@ class EngineCore:
             self._runner.copy_page(source, target, num_tokens)
         start = time.perf_counter()
         logits = self._runner.forward(batch.forward)
-        self._speculator.note_pass(len(batch.forward.ids), time.perf_counter() - start)
+        self._costs.note(len(batch.forward.ids), time.perf_counter() - start)
         return logits
 
     def _settle(self, plan: StepPlan) -> None:

@@ -1,4 +1,4 @@
-"""What a forward pass costs by the number of its rows, as measured: whether one more row is worth its time.
+"""What a forward pass costs by the number of its rows, as measured: whether a row is worth it, how long a chunk may be.
 
 A few rows cost little more than one, because reading the weights takes the time; with many, each has its full
 price. Where the one goes over into the other depends on the model, its precision and the machine, so it is
@@ -8,8 +8,10 @@ measured. Only time depends on these figures, never a result.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple, Protocol
+
+from forktree.backend.engine.config import EngineConfig
 
 _CENTERS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 90, 128, 181, 256, 362, 512, 724, 1024, 1448, 2048)
 _GUESS = 4.0  # rows' worth of a pass besides its rows, where nothing else is known
@@ -45,6 +47,11 @@ class FixedCosts:
 
     def note(self, num_rows: int, seconds: float) -> None:
         pass
+
+
+def make_costs(config: EngineConfig) -> Costs:
+    """Those that the configuration states, or measured ones."""
+    return MeasuredCosts() if config.fixed_rows is None else FixedCosts(config.fixed_rows)
 
 
 class MeasuredCosts:
@@ -109,3 +116,25 @@ def price_of_row(costs: Costs, num_rows: float, num_decoding: int) -> float:
     A row that brings a token with this chance, or a higher one, is worth it.
     """
     return _MARGIN * costs.at(num_rows).row * num_decoding / costs.at(num_decoding).whole
+
+
+def count_prefill(costs: Costs, num_decoding: int, most: int, config: EngineConfig) -> int:
+    """How many tokens of prompts, at most `most`, go into a step that decodes `num_decoding` rows.
+
+    With nothing decoding nobody is kept waiting: all of them. Otherwise as many as let the pass take at most
+    `max_slowdown` times what the decodes alone would, and never fewer than are worth `min_chunk` passes of one row.
+
+    *Why a least chunk.* Let a pass cost F rows besides its rows. Decodes of one row alone cost F + 1 each, and twice
+    that is no room for a prompt: short chunks would pay F again and again. A chunk of c tokens adds F / c to the
+    price of its tokens, unless its pass would have run for the decodes anyway; with c = min_chunk x (F + 1) that is
+    below 1 / min_chunk, 3 % by default. With F = 3 that is 128 tokens; with F = 16, where reading weights or
+    launching kernels weighs more, 544: the whole of a default step.
+
+    *Example.* F = 3, 64 decoding, max_slowdown 4: alone they cost 67 rows, so the step may cost 268: 201 tokens.
+    """
+    if num_decoding == 0:
+        return most
+    limit = config.max_slowdown * costs.at(num_decoding).whole
+    fitting = bisect_right(range(1, most + 1), limit, key=lambda count: costs.at(num_decoding + count).whole)
+    lone = costs.at(1)
+    return min(most, max(fitting, math.ceil(config.min_chunk * lone.whole / lone.row)))

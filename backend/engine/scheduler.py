@@ -5,9 +5,15 @@ A step holds at most `max_step_tokens` new tokens, given out in this order:
 1. one token for every sequence that decodes, the oldest first. When one cannot grow, the newest running
    sequence is preempted: what it computed goes to the tree and it waits in its old place in the queue. The
    oldest can therefore always go on, so the whole always makes progress.
-2. chunks for prefills in progress, the oldest first.
+2. chunks for running sequences with more than one known token to compute, the oldest first: runs that a
+   constraint forced, and prefills in progress.
 3. new sequences, while slots, tokens and pages last, in the order of a depth-first walk over the tree that
    waiting prompts form, so that a trunk is used by all its branches while it is in the cache.
+
+*Mix*: beside sequences that decode, 2 and 3 hold only as many tokens of prompts as let the step take a stated
+multiple of what the decodes alone would, by the measured costs of a pass, and never fewer than a floor that keeps
+chunks from costing more than they are worth (`costs.count_prefill`). So neither starves: decodes are in every
+step, and a prefill waits for older sequences only. With nothing decoding the whole step is theirs.
 
 *Deferral*: a sequence that shares a longer prefix with a running one than that has computed yet waits until it
 has, at every level of the tree. Of a burst of requests each distinct token is computed once.
@@ -24,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.costs import Costs, count_prefill
 from forktree.backend.engine.forest import Forest
 from forktree.backend.engine.memory import Donor, KVMemory, PageCopy
 from forktree.backend.engine.request import Phase, Sequence
@@ -63,9 +70,10 @@ class StepPlan:
 class Scheduler:
     """Owner of the queue, of the running set and of the forest over both."""
 
-    def __init__(self, memory: KVMemory, config: EngineConfig) -> None:
+    def __init__(self, memory: KVMemory, config: EngineConfig, costs: Costs) -> None:
         self._memory = memory
         self._config = config
+        self._costs = costs
         self._forest = Forest()
         self._waiting: list[Sequence] = []  # both lists are sorted by age: by id
         self._running: list[Sequence] = []
@@ -111,7 +119,7 @@ class Scheduler:
         plan = StepPlan()
         num_preemptions = self.num_preemptions
         budget = self._plan_decodes(plan, self._config.max_step_tokens)
-        budget = self._plan_prefills(plan, budget)
+        budget = self._plan_pending(plan, budget, self._count_prefill(budget))
         if self.num_preemptions == num_preemptions:  # no room for those who run: none for more
             self._admit(plan, budget)
         return plan
@@ -147,13 +155,24 @@ class Scheduler:
         insort(self._waiting, seq, key=_age)
         self.num_preemptions += 1
 
-    def _plan_prefills(self, plan: StepPlan, budget: int) -> int:
-        for seq in self._running:
-            if budget == 0:
-                break
-            if seq.num_pending > 1:
-                budget -= self._plan_chunk(plan, seq, budget)
+    def _count_prefill(self, budget: int) -> int:
+        """Most tokens of prompts that may join those who decode."""
+        num_decoding = sum(seq.num_pending for seq in self._running if not _is_prefilling(seq))
+        can_admit = self._waiting and len(self._running) < self._config.max_running
+        if can_admit or any(map(_is_prefilling, self._running)):
+            return count_prefill(self._costs, num_decoding, budget, self._config)
         return budget
+
+    def _plan_pending(self, plan: StepPlan, budget: int, num_prefill: int) -> int:
+        """Chunks of at most `budget` tokens, `num_prefill` of them of prompts; returns how many of these are left."""
+        for seq in self._running:
+            is_prefilling = _is_prefilling(seq)
+            most = min(budget, num_prefill) if is_prefilling else budget
+            if seq.num_pending > 1 and most > 0:
+                num_tokens = self._plan_chunk(plan, seq, most)
+                budget -= num_tokens
+                num_prefill -= num_tokens if is_prefilling else 0
+        return min(budget, num_prefill)
 
     def _plan_chunk(self, plan: StepPlan, seq: Sequence, budget: int) -> int:
         num_tokens = min(seq.num_pending, budget)
@@ -224,6 +243,11 @@ class Scheduler:
 
 def _age(seq: Sequence) -> int:
     return seq.id
+
+
+def _is_prefilling(seq: Sequence) -> bool:
+    """Several tokens that it was admitted with are to be computed. The last alone is a row like a drawn one."""
+    return seq.num_pending > 1 and seq.num_computed < seq.num_prefill
 
 
 def _discard(sequences: list[Sequence], seq: Sequence) -> None:

@@ -18,8 +18,7 @@ from collections import OrderedDict
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
-from forktree.backend.engine.config import EngineConfig
-from forktree.backend.engine.costs import Costs, FixedCosts, MeasuredCosts, price_of_row
+from forktree.backend.engine.costs import Costs, price_of_row
 from forktree.backend.engine.ngrams import Match, TokenText
 from forktree.backend.engine.request import Sequence
 
@@ -87,17 +86,13 @@ class _Record:
 class Speculator:
     """Makes drafts and learns from what became of them. The engine's thread owns it."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        self._costs: Costs = MeasuredCosts() if config.fixed_rows is None else FixedCosts(config.fixed_rows)
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
         self._chances = Chances()
         self._records: dict[int, _Record] = {}
         self._trunks: OrderedDict[tuple[str, tuple[int, ...]], TokenText] = OrderedDict()
         self.num_drafted = 0
         self.num_accepted = 0
-
-    def note_pass(self, num_rows: int, seconds: float) -> None:
-        """A forward pass over so many rows took so long; what is done with its logits is done for every token."""
-        self._costs.note(num_rows, seconds)
 
     def propose(self, seq: Sequence, most: int, num_live: int, num_rows: int) -> Draft | None:
         """At most `most` tokens for a sequence whose next token is drawn in this step, or None.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
-from forktree.backend.engine.costs import Cost, FixedCosts, MeasuredCosts, price_of_row
+from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.costs import Cost, FixedCosts, MeasuredCosts, count_prefill, make_costs, price_of_row
 
 
 def test_a_row_beside_one_sequence_costs_little_and_beside_many_a_token():
@@ -63,3 +65,51 @@ def test_the_price_follows_what_is_measured_through_noise():
             costs.note(num_rows, time * rng.uniform(1.0, 1.15))
     assert price_of_row(costs, 3, 1) < 0.13
     assert 0.95 < price_of_row(costs, 40, 32) <= 1.15
+
+
+# --- the mix of prompts and decodes ---------------------------------------------------------------------------------
+
+
+def mixed(num_decoding: int, fixed_rows: float = 3.0, most: int = 500, **config: float) -> int:
+    return count_prefill(FixedCosts(fixed_rows), num_decoding, most, EngineConfig(**config))
+
+
+def test_with_nothing_decoding_all_is_for_prompts():
+    assert mixed(0, max_slowdown=1.0, min_chunk=1.0) == 500
+
+
+def test_prompts_slow_decodes_down_by_the_stated_factor_and_no_more():
+    assert mixed(64) == 4 * (3 + 64) - (3 + 64)  # the example of the docstring
+    assert mixed(7, max_slowdown=2.0, min_chunk=1.0) == 10  # 10 rows alone, 20 together
+    assert mixed(7, max_slowdown=math.inf) == 500
+
+
+def test_a_chunk_is_never_so_short_that_it_costs_more_than_it_is_worth():
+    assert mixed(1) == 32 * (3 + 1)
+    assert mixed(1, fixed_rows=16.0) == 500  # 544: the whole step
+    assert mixed(7, max_slowdown=1.0, min_chunk=2.0) == 8
+
+
+def test_the_mix_keeps_what_is_left_of_the_step():
+    assert mixed(64, most=30) == 30
+    assert mixed(64, most=0) == 0
+
+
+def test_the_price_of_a_prompt_rises_by_no_more_than_a_few_percent():
+    """Against one pass for all of it, if every chunk needs a pass that would not have run otherwise."""
+    for fixed_rows in (0.0, 0.5, 3.0, 10.0, 15.0, 100.0):
+        for num_decoding in (1, 4, 16, 64):
+            chunk = mixed(num_decoding, fixed_rows)
+            assert fixed_rows / chunk - fixed_rows / 500 <= 1 / 32
+
+
+def test_the_mix_follows_what_is_measured():
+    costs = make_costs(EngineConfig())
+    for num_rows in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
+        costs.note(num_rows, 0.003 + 0.001 * num_rows)
+    assert count_prefill(costs, 64, 448, EngineConfig()) == pytest.approx(201, abs=8)
+    assert count_prefill(costs, 1, 511, EngineConfig()) == pytest.approx(128, abs=8)
+
+
+def test_before_anything_is_measured_the_mix_follows_a_guess():
+    assert 100 < count_prefill(MeasuredCosts(), 1, 511, EngineConfig()) < 200

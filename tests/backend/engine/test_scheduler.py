@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from engine_fakes import Driver, FakeRunner
+import math
 
-from forktree.backend.engine.messages import EngineRequest
+from engine_fakes import Driver, FakeRunner, ListMatcher
+
+from forktree.backend.engine.messages import Emitted, EngineRequest
 from forktree.backend.engine.scheduler import Scheduler
 
 
-def driver(num_pages: int = 64, page_size: int = 4, **config: int) -> Driver:
+def driver(num_pages: int = 64, page_size: int = 4, **config: float) -> Driver:
     return Driver(FakeRunner(num_pages=num_pages, page_size=page_size), **config)
+
+
+RUNS = [(first, 4, 5, 6, 7, 8, last) for first in range(1, 11) for last in (1, 2)]
+
+
+class OneThenRun(ListMatcher):
+    """The first and the last token of `RUNS` are free, and those between them forced."""
+
+    def forced(self) -> tuple[int, ...]:
+        return RUNS[0][1:-1] if len(self.seen) == 1 else ()
+
+    def copy(self) -> OneThenRun:
+        twin = OneThenRun(self.options, self.eos, self.vocab)
+        twin.seen = self.seen
+        return twin
 
 
 def sizes(one: Driver) -> list[list[int]]:
@@ -24,6 +41,84 @@ def test_a_long_prompt_is_computed_in_chunks_beside_a_decode():
     one.submit([3] * 7, max_tokens=1)
     one.drain()
     assert sizes(one) == [[2], [1, 3], [1, 3], [1, 1]]
+
+
+# A pass costs one row besides its rows. One decode alone costs 2; at most 3 times that leaves 4 tokens of prompts.
+MIX = {"fixed_rows": 1.0, "max_slowdown": 3.0, "min_chunk": 1.0, "max_draft": 0}
+
+
+def test_beside_a_decode_a_chunk_is_as_long_as_the_slowdown_allows():
+    one = driver(**MIX)
+    one.submit([1, 2], max_tokens=4)
+    one.step()
+    one.submit([3] * 9, max_tokens=1)
+    one.drain()
+    assert sizes(one) == [[2], [1, 4], [1, 4], [1, 1]]
+
+
+def test_with_nothing_decoding_a_prompt_has_the_whole_step():
+    one = driver(max_step_tokens=64, **MIX)
+    one.submit([3] * 70, max_tokens=1)
+    one.submit([4] * 50, max_tokens=1)
+    one.drain()
+    assert sizes(one) == [[64], [6, 50]]
+
+
+def test_a_chunk_beside_a_decode_is_never_shorter_than_the_floor():
+    one = driver(**{**MIX, "max_slowdown": 1.0, "min_chunk": 3.0})  # 3 passes of one row cost 6
+    one.submit([1, 2], max_tokens=4)
+    one.step()
+    one.submit([3] * 13, max_tokens=1)
+    one.drain()
+    assert sizes(one) == [[2], [1, 6], [1, 6], [1, 1]]
+
+
+def test_what_a_step_may_hold_of_prompts_is_for_all_of_them_the_oldest_first():
+    one = driver(**MIX)
+    one.submit([1, 2], max_tokens=6)
+    one.step()
+    one.submit([3] * 6, max_tokens=1)
+    one.submit([4] * 5, max_tokens=1)
+    one.drain()
+    assert sizes(one) == [[2], [1, 4], [1, 2, 2], [1, 3], [1], [1]]
+
+
+def test_neither_decodes_nor_a_long_prompt_starve_under_a_stream_of_short_ones():
+    """A decode has its token in every step, a long prompt its chunk, and who comes later waits for both."""
+    one = driver(num_pages=400, **MIX)
+    decoding = one.submit([1, 2], max_tokens=40)
+    one.step()
+    long = one.submit([3] * 60, max_tokens=1)
+    for i in range(15):
+        one.submit([5, 4 + i % 7], max_tokens=1)
+        one.step()
+    assert long.is_done
+    assert all(step[0] == 1 and step[1] == 4 for step in sizes(one)[1:])
+    assert len([event for event in decoding.events if isinstance(event, Emitted)]) == 16
+    one.drain()
+
+
+def test_a_forced_run_beside_decodes_is_theirs_and_no_prompt():
+    one = driver(**{**MIX, "max_slowdown": 1.0})  # 2 tokens of prompts, whatever decodes
+    one.submit([1, 2], max_tokens=8)
+    one.submit([2, 3], max_tokens=8, matcher=OneThenRun(RUNS, 11))
+    one.step()
+    one.submit([3] * 4, max_tokens=1)
+    one.step()
+    assert sizes(one) == [[2, 2], [1, 6, 2]]  # the drawn token and the five forced ones
+
+
+def test_tokens_do_not_depend_on_the_mix():
+    outputs = []
+    for max_slowdown, min_chunk in ((1.0, 1.0), (2.0, 3.0), (math.inf, 1.0)):
+        one = driver(num_pages=400, **{**MIX, "max_slowdown": max_slowdown, "min_chunk": min_chunk})
+        listeners = []
+        for i in range(6):
+            listeners.append(one.submit([i % 3 + 1] * (3 + 7 * i), max_tokens=9))
+            one.step()
+        one.drain()
+        outputs.append([listener.finished.ids for listener in listeners])
+    assert outputs[0] == outputs[1] == outputs[2]
 
 
 def test_no_step_exceeds_its_tokens():

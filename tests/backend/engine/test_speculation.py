@@ -7,7 +7,7 @@ from engine_fakes import Driver, FakeRunner, LetterSink, ListMatcher, hashed_log
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.costs import FixedCosts
 from forktree.backend.engine.messages import EngineRequest, SamplerParams
 from forktree.backend.engine.request import Sequence
 from forktree.backend.engine.speculation import Speculator, count_standing
@@ -34,8 +34,8 @@ def seq_of(ids: list[int], output: list[int] | None = None, id: int = 0, **field
 # --- what is proposed --------------------------------------------------------------------------------------------
 
 
-def speculator(**config) -> Speculator:
-    return Speculator(EngineConfig(**{"fixed_rows": ALWAYS, **config}))
+def speculator(fixed_rows: float = ALWAYS) -> Speculator:
+    return Speculator(FixedCosts(fixed_rows))
 
 
 def test_a_draft_is_what_followed_the_last_tokens_before():
