@@ -156,7 +156,9 @@ def shown(tally: Counter[str]) -> str:
 
 def table() -> str:
     found = tallies()
-    keywords = sorted(KEYWORDS | ANNOTATIONS | {keyword for keyword, _ in found}, key=lambda one: one.lstrip("$x-"))
+    keywords = sorted(
+        KEYWORDS | ANNOTATIONS | {keyword for keyword, _ in found}, key=lambda one: (one.lstrip("$x-"), one)
+    )
     lines = ["| keyword | drafts | enforced; refused when | 2020-12 | 07 |", "|---|---|---|---|---|"]
     for keyword in keywords:
         meaning = "annotation" if keyword in ANNOTATIONS else said(REFUSED, keyword, "never refused")
