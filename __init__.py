@@ -84,6 +84,7 @@ from forktree.runtime.protocol import TokenLogprob
 from forktree.runtime.record import Meta, OptionMeta
 from forktree.runtime.report import RunReport, explain_run
 from forktree.runtime.state import State
+from forktree.runtime.trace import SYMBOLIC
 
 if TYPE_CHECKING:
     from forktree.backend.fake import Fake
@@ -112,6 +113,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "SYMBOLIC",
     "Anthropic",
     "AuthenticationError",
     "BackendError",

@@ -13,6 +13,7 @@ from forktree.lang.program import Op
 from forktree.lang.sampling import Sampling
 from forktree.runtime import protocol
 from forktree.runtime.executor import get_executor
+from forktree.runtime.map import Row, row_arguments
 from forktree.runtime.plan import (
     Plan,
     PlannedRequest,
@@ -29,7 +30,6 @@ from forktree.runtime.trace import trace_as_far_as_possible
 
 if TYPE_CHECKING:
     from forktree.runtime.function import Function
-    from forktree.runtime.map import Row
 
 _CHARACTERS_PER_TOKEN = 4
 _OUTSIDE = "explain outside of async programs"
@@ -50,7 +50,7 @@ def explain(
     num_rows = 0
     for index, row in enumerate(rows):
         num_rows += 1
-        args, kwargs = ((), dict(row)) if isinstance(row, Mapping) else (tuple(row), {})
+        args, kwargs = row_arguments(row, index)
         arguments, options = program.arguments_of(kwargs)
         ops, stopped = trace_as_far_as_possible(program, args, arguments)
         walker = _Walker(index, tokenizer, marks, options.sampling)

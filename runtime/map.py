@@ -124,7 +124,7 @@ class Batch:
             self._start(index, row)
 
     def _start(self, index: int, row: Row) -> None:
-        args, kwargs = _arguments(row, index)
+        args, kwargs = row_arguments(row, index)
         stored = None if self._journal is None else self._journal.find(index, row)
         if stored is not None:
             self._waiting[index] = _replayed(self._program.idle_run(), stored, row, index)
@@ -206,7 +206,8 @@ class Mailbox:
             callback()
 
 
-def _arguments(row: Row, index: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def row_arguments(row: Row, index: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a row gives its program. Raises LanguageError: it is no dict and no tuple."""
     if isinstance(row, Mapping):
         return (), dict(row)
     if isinstance(row, tuple):

@@ -45,7 +45,9 @@ def paths_by_values(rows: Sequence[Mapping[str, Any] | tuple[Any, ...]]) -> list
 
 
 def _named(row: Mapping[str, Any] | tuple[Any, ...]) -> dict[Hashable, Any]:
-    return dict(row.items()) if isinstance(row, Mapping) else dict(enumerate(row))
+    if isinstance(row, Mapping):
+        return dict(row.items())
+    return dict(enumerate(row)) if isinstance(row, tuple) else {}  # what is no row is refused when it starts
 
 
 def _key(value: object) -> Hashable:

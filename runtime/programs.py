@@ -118,7 +118,8 @@ class Program(ProgramData, Mappable):
         return [tuple(self._beginning(row)) for row in rows]
 
     def _beginning(self, row: Row) -> Iterator[Hashable]:
-        given = row if isinstance(row, Mapping) else dict(zip(self.parameters, row, strict=False))
+        values = row if isinstance(row, tuple) else ()  # what is no row is refused when it starts
+        given = row if isinstance(row, Mapping) else dict(zip(self.parameters, values, strict=False))
         for branch, node in self.ops:
             if branch != 0 or isinstance(node, ir.Gen | ir.Select | ir.Variable | ir.Fork | ir.Call):
                 return
@@ -162,9 +163,15 @@ class Program(ProgramData, Mappable):
     def _check(self, arguments: dict[str, Any]) -> None:
         missing = [name for name in self.parameters if name not in arguments]
         unknown = [name for name in arguments if name not in self.parameters]
-        if missing or unknown:
-            what = f"is missing {missing}" if missing else f"has no parameter {unknown[0]!r}"
-            raise TypeError(f"program {self.name}({', '.join(self.parameters)}) {what}")
+        if not missing and not unknown:
+            return
+        what = f"is missing {missing}" if missing else f"has no parameter {unknown[0]!r}"
+        if unknown:  # what the function takes besides is not known here, only what its trace left open
+            what += (
+                f"; if the function has {unknown[0]!r}, its default or what trace() was given is a constant here, "
+                f"and trace({unknown[0]}=ft.SYMBOLIC) keeps it open"
+            )
+        raise TypeError(f"program {self.name}({', '.join(self.parameters)}) {what}")
 
 
 def _without_sources(ops: Iterable[Op]) -> Iterator[tuple[int, ir.Node]]:

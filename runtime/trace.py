@@ -9,10 +9,11 @@ line.
 from __future__ import annotations
 
 import contextvars
+import enum
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from forktree.lang import ir
 from forktree.lang.errors import LanguageError, TraceError
@@ -30,8 +31,20 @@ if TYPE_CHECKING:
     from forktree.runtime.function import Function
 
 
+class _Symbolic(enum.Enum):
+    """`ft.SYMBOLIC`, given to `trace` for a parameter: it stays open though it has a default."""
+
+    SYMBOLIC = enum.auto()
+
+    def __repr__(self) -> str:
+        return "ft.SYMBOLIC"
+
+
+SYMBOLIC: Final = _Symbolic.SYMBOLIC
+
+
 def trace(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
-    """The program of `function`: given arguments and defaults are constants, missing ones stay open.
+    """The program of `function`: given arguments and defaults are constants; missing ones and `SYMBOLIC` stay open.
 
     Raises:
         TypeError: arguments that the function does not take.
@@ -80,12 +93,25 @@ def _bind(
         bound = signature.bind_partial(*args, **{**function.bound, **kwargs})
     except TypeError as error:
         raise TypeError(f"{function.name}(): {error}") from None
-    open_names = []
+    open_names: list[str] = []
+
+    def opened(name: str, value: Any) -> Any:
+        if value is not SYMBOLIC:
+            return value
+        open_names.append(name)
+        return Symbol(ir.Argument(name), table)
+
     for parameter in rest:
-        is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if parameter.name not in bound.arguments and parameter.default is parameter.empty and not is_variadic:
-            open_names.append(parameter.name)
-            bound.arguments[parameter.name] = Symbol(ir.Argument(parameter.name), table)
+        given = bound.arguments.get(parameter.name, parameter.default)
+        if parameter.kind is parameter.VAR_KEYWORD:
+            extra = bound.arguments.get(parameter.name, {})
+            bound.arguments[parameter.name] = {name: opened(name, value) for name, value in extra.items()}
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            if any(value is SYMBOLIC for value in bound.arguments.get(parameter.name, ())):
+                raise TypeError(f"{function.name}(): *{parameter.name} cannot stay open; its values have no names")
+        else:
+            value = SYMBOLIC if given is parameter.empty else given
+            bound.arguments[parameter.name] = opened(parameter.name, value)
     bound.apply_defaults()
     return bound, tuple(open_names)
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forktree.backend.fake import Fake
+from forktree.lang.errors import LanguageError
 from forktree.lang.expressions import gen, select
 from forktree.lang.sampling import Sampling
 from forktree.runtime.function import function
@@ -181,6 +182,16 @@ def test_the_price_counts_shared_tokens_at_the_cached_rate(prices) -> None:
 def test_rows_that_do_not_fit_are_a_type_error(row) -> None:
     with pytest.raises(TypeError):
         few_shot.explain([row], backend=Fake([]))
+
+
+@pytest.mark.parametrize("rows", [["ab"], [["a"]], {"question": "a"}, [3]])
+def test_what_map_refuses_as_a_row_the_plan_refuses_with_the_same_words(rows) -> None:
+    with pytest.raises(LanguageError) as mapped:
+        few_shot.using(backend=Fake([])).map(rows)
+    with pytest.raises(LanguageError) as planned:
+        few_shot.explain(rows, backend=Fake([]))
+    assert str(planned.value) == str(mapped.value)
+    assert "row 0 is a dict of arguments or a tuple" in str(planned.value)
 
 
 @settings(max_examples=200, deadline=None)

@@ -13,6 +13,7 @@ from forktree.lang.expressions import assistant, gen, select, system, user
 from forktree.lang.sampling import Sampling
 from forktree.runtime.function import function
 from forktree.runtime.programs import Program
+from forktree.runtime.trace import SYMBOLIC
 
 
 class Receipt(BaseModel):
@@ -43,6 +44,31 @@ def test_given_arguments_are_constants_and_missing_ones_stay_open() -> None:
     assert read_receipt.trace().parameters == ("text",)
     assert read_receipt.trace("abc").parameters == ()
     assert "abc" in str(read_receipt.trace(text="abc"))
+
+
+@function
+def greets(s, greeting="Hello", *more, name, **rest):
+    s += f"{greeting}, {name}{''.join(more)}{''.join(str(value) for value in rest.values())}"
+
+
+def test_a_default_is_a_constant_unless_it_is_asked_to_stay_open() -> None:
+    assert greets.trace().parameters == ("name",)
+    assert greets.trace(greeting=SYMBOLIC).parameters == ("greeting", "name")
+    assert greets.trace(SYMBOLIC, name="Ann").parameters == ("greeting",)
+    assert greets.bind(greeting=SYMBOLIC).trace(name="Ann").parameters == ("greeting",)
+    assert greets.trace(name="Ann", end=SYMBOLIC).parameters == ("end",)
+    program = greets.trace(greeting=SYMBOLIC, end=SYMBOLIC)
+    assert program.run(greeting="Hi", name="Ann", end="!", backend=Fake([])).text() == "Hi, Ann!"
+
+
+def test_an_argument_that_was_a_constant_when_traced_says_how_to_keep_it_open() -> None:
+    with pytest.raises(TypeError, match=r"no parameter 'greeting'; if .* a constant here, .*greeting=ft.SYMBOLIC"):
+        greets.trace().run(greeting="Hi", name="Ann", backend=Fake([]))
+
+
+def test_values_without_a_name_cannot_stay_open() -> None:
+    with pytest.raises(TypeError, match=r"\*more cannot stay open"):
+        greets.trace("Hi", SYMBOLIC)
 
 
 @pytest.mark.parametrize("way", ["as traced", "through JSON"])
