@@ -75,7 +75,9 @@ def test_any_forks_chunks_and_evictions_give_the_same_bits(make_pool, branches, 
         max_step_tokens=max(num_run, num_tokens),
         headroom_tokens=0,
         max_draft=data.draw(st.sampled_from([0, 3, 8])),
-        fixed_rows=1e9,  # every guess is tried
+        fixed_rows=data.draw(st.sampled_from([1e9, 1.0])),  # every guess is tried, or prompts wait for decodes
+        max_slowdown=data.draw(st.sampled_from([1.0, 3.0])),
+        min_chunk=1.0,
     )
     heard = []
     for index, (num_shared, tail, max_tokens) in enumerate(branches):
