@@ -4,13 +4,13 @@
     Fake({"kind": "fuel", "name": ["Ada", "Bo"]})      by variable; one text answers every time, a list in turn
     Fake(lambda request: request.prompt.upper())       a function of the request, sync or async
 
-An answer is text; an exception is raised; a number, list or dict is written as compact JSON. For `select` it is
-the option that wins, or a dict from option to its log-probability (a number, or one a token). Where a script of
+An answer is text; an exception is raised as itself; a number, list or dict is written as compact JSON. For `select`
+it is the option that wins, or a dict from option to its log-probability (a number, or one a token). Where a script of
 names says nothing about a select, its first option wins.
 
 A token of Fake is a word with the blanks before it, and its id a checksum of its text. `stop`, `stop_regex`,
 `max_tokens` and constraints are honoured: an answer that its constraint forbids is an error, unless `max_tokens`
-cut it.
+cut it and `on_budget` is not "close".
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any
 
 from forktree.lang.constraints import ALL_CONSTRAINTS, DEFAULT_REASONING, ConstraintSpec, ReasoningSpec
 from forktree.lang.errors import BackendError, UnsupportedError
+from forktree.lang.keywords import keyword_checked
 from forktree.lang.sampling import Sampling
 from forktree.runtime import protocol
 
@@ -49,6 +50,7 @@ class Fake:
     With `token_ids=False` it has none, as most services: it counts tokens, and its answers carry text alone.
     """
 
+    @keyword_checked(name="Fake")
     def __init__(self, script: Script, *, keep_requests: bool = True, token_ids: bool = True) -> None:
         if isinstance(script, str):
             raise BackendError("Fake takes a list of answers, a dict or a function, not one text; write [text]")
@@ -60,6 +62,7 @@ class Fake:
         self._held: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._is_holding = False
         self._lock = threading.Lock()
+        self._own: dict[int, BaseException] = {}  # what the script raised; kept, so that ids stay theirs
         self._keep_requests = keep_requests
         self.requests: list[Request] = []
         self.num_requests = 0
@@ -115,8 +118,8 @@ class Fake:
         constraint, reasoning, text = _parted(request.constraint, _text_of(answer))
         text, reason, stop = _cut(text, request.sampling)
         is_complete = constraint is None or _accepts(constraint, text)
-        if not is_complete and reason != "length":
-            raise BackendError(f"the script answers {request.name!r} with {text!r}, which its constraint forbids")
+        if constraint is not None and not is_complete:
+            _check_cut(request, constraint, text, reason)
         tokens = _TOKEN.findall(text)
         completion = protocol.Completion(
             segment=protocol.Generated(text, tuple(map(_id_of, tokens)) if self._capabilities.tokens else ()),
@@ -164,11 +167,22 @@ class Fake:
         answer = self._answer(request, number)
         if inspect.isawaitable(answer):
             answer = await answer
-        return _raised(answer)
+        return self._raised(answer)
 
     def _ask(self, request: Request) -> Any:
         """The same for a script of data that is not held."""
-        return _raised(self._answer(request, self._count(request)))
+        return self._raised(self._answer(request, self._count(request)))
+
+    def _raised(self, answer: Any) -> Any:
+        """The answer; one that is an error is raised, and known again by `is_users_own`."""
+        if isinstance(answer, BaseException):
+            self._own[id(answer)] = answer
+            raise answer
+        return answer
+
+    def is_users_own(self, error: BaseException) -> bool:
+        """See `protocol.Scripted`."""
+        return id(error) in self._own
 
     def _count(self, request: Request) -> int:
         with self._lock:
@@ -185,13 +199,6 @@ class Fake:
                 return
             self._held.append((loop, future))
         await future
-
-
-def _raised(answer: Any) -> Any:
-    """The answer; one that is an error is raised."""
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
 
 
 def _finish(future: asyncio.Future[None]) -> None:
@@ -295,6 +302,41 @@ def _accepts(spec: ConstraintSpec, text: str) -> bool:
     from forktree.backend.grammar.constraints import constraint_from_spec
 
     return bool(constraint_from_spec(spec).accepts(text))
+
+
+def _check_cut(request: protocol.GenerateRequest, spec: ConstraintSpec, text: str, reason: str) -> None:
+    """Raises BackendError: an answer that is not whole, where `max_tokens` may not have cut it."""
+    what = f"the script answers {request.name!r} with {text!r}"
+    if reason != "length":
+        raise BackendError(f"{what}, which its constraint forbids: {_deviation(spec, text)}")
+    if request.on_budget == "close":
+        raise BackendError(
+            f'{what} up to max_tokens={request.sampling.max_tokens} (a token is a word here), and on_budget="close" '
+            "would have ended it by then: script a shorter answer, or raise max_tokens"
+        )
+
+
+def _deviation(spec: ConstraintSpec, text: str) -> str:
+    """Where the text leaves the constraint, and what that is."""
+    from forktree.backend.grammar.constraints import constraint_from_spec
+
+    constraint = constraint_from_spec(spec)
+    low, high = 0, len(text)  # the prefix of `low` characters is legal; a longer one of `high` + 1 is not
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if constraint.accepts_prefix(text[:middle]) else (low, middle - 1)
+    shown = _shortened(repr(spec))
+    if low == len(text):
+        return f"it ends too early for {shown}"
+    return f"character {low} is {text[low]!r}, and {_before(text, low)} {shown} does not go on like that"
+
+
+def _before(text: str, position: int) -> str:
+    return f"behind {text[max(0, position - 20) : position]!r}" if position else "at the beginning"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 else text[:199] + "…"
 
 
 # Tokens

@@ -24,6 +24,7 @@ from forktree.backend.mailbox import Courier, Mailbox
 from forktree.backend.render import Options
 from forktree.lang.constraints import ALL_CONSTRAINTS, ConstraintSpec, HasSpec
 from forktree.lang.errors import EngineError
+from forktree.lang.keywords import keyword_checked
 from forktree.lang.sampling import Sampling
 from forktree.runtime.protocol import (
     Branch,
@@ -73,6 +74,7 @@ class Local:
         ValueError, TypeError: an argument is out of range. A model that cannot be had is a ModelError later.
     """
 
+    @keyword_checked(name="Local")
     def __init__(
         self,
         model: str | os.PathLike[str] = "smollm2-135m",

@@ -6,6 +6,7 @@ itself is checked by whoever compiles it, when it is made.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -23,6 +24,7 @@ from forktree.lang.constraints import (
     SubstringSpec,
 )
 from forktree.lang.errors import ConstraintError, LanguageError
+from forktree.lang.keywords import keyword_checked, unknown_keyword
 from forktree.lang.reasoning import Reasoning, reasoned
 from forktree.lang.sampling import Sampling
 from forktree.lang.tool_head import definitions_of
@@ -98,6 +100,10 @@ def gen(
         return _select_in_gen(name, constraint, choices_method, source)
     if on_budget not in get_args(ir.OnBudget):
         raise LanguageError(f'on_budget must be "cut" or "close", not {on_budget!r}{ir.at(source)}')
+    if not isinstance(heal, bool):
+        raise LanguageError(f"heal must be True or False, not {heal!r}{ir.at(source)}")
+    if constraint:
+        _check_known(constraint, source)
     if return_logprob and logprobs is None:
         logprobs = top_logprobs_num or 0
     given: dict[str, Any] = {
@@ -120,9 +126,9 @@ def gen(
         "logprobs": logprobs,
     }
     given = {key: value for key, value in given.items() if value is not None}
-    sampling = Sampling(**given) if given else _NO_SAMPLING
     if stop_regex is not None:
-        _check_pattern(stop_regex)
+        _check_pattern(stop_regex, "stop_regex=")
+    sampling = Sampling(**given) if given else _NO_SAMPLING
     if parallel is not False:
         output: Output | None = _parallel_calls(constraint, parallel, source)
     else:
@@ -130,6 +136,11 @@ def gen(
     if document is not None:
         output = _bound_output(output, document, source)
     output = reasoned(output, reasoning)
+    if on_budget == "close" and output is None:
+        raise LanguageError(
+            f'on_budget="close" ends a constraint in time, and this gen has none: give regex=, schema= or another, '
+            f"or drop it{ir.at(source)}"
+        )
     return ir.Gen(name, sampling, output, on_budget, heal, source)
 
 
@@ -143,6 +154,7 @@ def gen_string(name: str | None = None, *, max_tokens: int = 128, **options: Any
     return gen(name, max_tokens=max_tokens, dtype=str, **options)
 
 
+@keyword_checked(LanguageError)
 def select(
     name: str | None = None,
     options: Iterable[str] | None = None,
@@ -284,12 +296,15 @@ def _select_in_gen(name: str | None, constraint: dict[str, Any], method: object,
     return ir.Select(name, options, _method_name(method, source), source)
 
 
+def _check_known(constraint: dict[str, Any], source: ir.Source | None) -> None:
+    for key in constraint:
+        if key not in _MAKERS:
+            parameters = [*inspect.signature(gen).parameters][1:-1]
+            message = unknown_keyword("gen", key, [*_MAKERS, *parameters])
+            raise LanguageError(f"{message}{ir.at(source)}")
+
+
 def _output_of(constraint: dict[str, Any], source: ir.Source | None) -> Output | None:
-    unknown = [key for key in constraint if key not in _MAKERS]
-    if unknown:
-        raise LanguageError(
-            f"gen has no parameter {unknown[0]!r}; the constraints are {', '.join(_MAKERS)}{ir.at(source)}"
-        )
     given = [key for key, value in constraint.items() if value is not None]
     if len(given) > 1:
         raise LanguageError(f"gen takes one constraint, not {' and '.join(given)}{ir.at(source)}")
@@ -321,14 +336,14 @@ def _bound_output(output: Output | None, document: object, source: ir.Source | N
     return replace(output, spec=bound_spec(output.spec, document))
 
 
-def _check_pattern(pattern: object) -> str:
+def _check_pattern(pattern: object, what: str = "regex=") -> str:
     if not isinstance(pattern, str):
-        raise ConstraintError(f"a pattern is text, not {pattern!r}")
+        raise ConstraintError(f"{what} takes a pattern as text, not {pattern!r}")
     try:
         re.compile(pattern)
     except re.error as error:
         pointer = "" if error.pos is None else f"position {error.pos}"
-        raise ConstraintError(f"{pattern!r} is not a pattern: {error.msg}", pointer=pointer) from error
+        raise ConstraintError(f"{what} {pattern!r} is not a pattern: {error.msg}", pointer=pointer) from error
     except (OverflowError, RecursionError) as error:
         raise ConstraintError(f"the pattern {_shortened(pattern)} is too large: {error}") from error
     return pattern

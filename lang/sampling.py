@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import overload
+from typing import Any, Self, overload
+
+from forktree.lang.keywords import unknown_keyword
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,7 @@ class Sampling:
 
     Raises:
         ValueError: a value is out of range; the message names the field, the value and the range.
+        TypeError: an unknown name; the message says which was meant.
     """
 
     max_tokens: int | None = None
@@ -53,9 +57,17 @@ class Sampling:
     ignore_eos: bool | None = None
     logprobs: int | None = None
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        for name in kwargs:
+            if name not in cls.__slots__:
+                raise TypeError(unknown_keyword("Sampling", name, cls.__slots__))
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         _set(self, "stop", _strings(self.stop))
-        _set(self, "stop_token_ids", None if self.stop_token_ids is None else tuple(self.stop_token_ids))
+        _check_pattern(self.stop_regex)
+        _check_flag("ignore_eos", self.ignore_eos)
+        _set(self, "stop_token_ids", _ids(self.stop_token_ids))
         _set(self, "logit_bias", _pairs(self.logit_bias))
         _set(self, "logprobs", _count_of_logprobs(self.logprobs))
         for name, low, high in _RANGES:
@@ -133,7 +145,9 @@ def _check_range(name: str, value: float | None, low: float, high: float) -> Non
 def _strings(stop: object) -> tuple[str, ...] | None:
     if stop is None:
         return None
-    items = (stop,) if isinstance(stop, str) else tuple(stop)  # type: ignore[arg-type]
+    if not isinstance(stop, Iterable):
+        raise ValueError(f"stop must be text or a list of texts, not {stop!r}")
+    items = (stop,) if isinstance(stop, str) else tuple(stop)
     for item in items:
         if not isinstance(item, str) or not item:
             raise ValueError(f"stop must be non-empty strings, not {item!r}")
@@ -143,8 +157,37 @@ def _strings(stop: object) -> tuple[str, ...] | None:
 def _pairs(bias: Mapping[int, float] | Iterable[tuple[int, float]] | None) -> tuple[tuple[int, float], ...] | None:
     if bias is None:
         return None
-    items = bias.items() if isinstance(bias, Mapping) else bias
-    return tuple(sorted((int(token), float(value)) for token, value in items))
+    try:
+        items = bias.items() if isinstance(bias, Mapping) else bias
+        return tuple(sorted((int(token), float(value)) for token, value in items))
+    except (TypeError, ValueError):
+        raise ValueError(f"logit_bias must be a dict from token id to a number, not {bias!r}") from None
+
+
+def _ids(ids: object) -> tuple[int, ...] | None:
+    if ids is None:
+        return None
+    items = tuple(ids) if isinstance(ids, Iterable) and not isinstance(ids, str | bytes) else (None,)
+    if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+        meant = f"; write [{ids}]" if isinstance(ids, int) else ""
+        raise ValueError(f"stop_token_ids must be a list of token ids, not {ids!r}{meant}")
+    return items
+
+
+def _check_pattern(pattern: object) -> None:
+    if pattern is None:
+        return
+    if not isinstance(pattern, str):
+        raise ValueError(f"stop_regex must be a pattern as text, not {pattern!r}")
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"stop_regex {pattern!r} is not a pattern: {error}") from None
+
+
+def _check_flag(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, not {value!r}")
 
 
 def _count_of_logprobs(logprobs: int | bool | None) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from forktree.lang.errors import LanguageError
-from forktree.lang.tools import tool_of
+from forktree.lang.tools import listed_tools
 
 
 def definitions_of(tools: Iterable[Any]) -> str:
@@ -16,7 +16,7 @@ def definitions_of(tools: Iterable[Any]) -> str:
     Raises:
         LanguageError: no tools, two of one name, or something that is no tool.
     """
-    found = [tool_of(item) for item in tools]
+    found = listed_tools(tools, "tools()")
     names = [tool.name for tool in found]
     if not names or len(set(names)) < len(names):
         raise LanguageError(f"tools() takes at least one tool and each name once, not {names}")

@@ -132,8 +132,22 @@ def _tool_specs(by_name: Mapping[str, Tool]) -> tuple[ToolSpec, ...]:
     return specs
 
 
+def listed_tools(tools: object, what: str) -> list[Tool]:
+    """Each of a list as a `Tool`. Raises LanguageError: one tool where a list is wanted, or something that is no tool.
+
+    `what`: how the list is given, for the message: "tools=" or "tools()".
+    """
+    if isinstance(tools, Tool | Mapping) or callable(tools):
+        one = getattr(tools, "__name__", "…")
+        meant = f"tools([{one}])" if what == "tools()" else f"tools=[{one}]"
+        raise LanguageError(f"{what} takes a list of tools, not one tool; write {meant}")
+    if isinstance(tools, str) or not isinstance(tools, Iterable):
+        raise LanguageError(f"{what} takes a list of functions or schemas, not {tools!r}")
+    return [tool_of(item) for item in tools]
+
+
 def _by_name(tools: Iterable[Any]) -> dict[str, Tool]:
-    items = [tool_of(item) for item in tools]
+    items = listed_tools(tools, "tools=")
     by_name = {tool.name: tool for tool in items}
     if not items or len(by_name) < len(items):
         raise LanguageError(f"tools= takes at least one tool and each name once, not {[t.name for t in items]}")

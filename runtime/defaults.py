@@ -83,7 +83,12 @@ def use(backend: Backend | None) -> None:
 
 
 def checked_backend(backend: Backend) -> Backend:
-    """The backend itself. Raises LanguageError: it is not one."""
-    if not callable(getattr(backend, "stream", None)):
-        raise LanguageError(f"{backend!r} is not a backend; give ft.Local(), ft.Fake(...) or another")
+    """The backend itself. Raises LanguageError: it is not one, or it is the class of one."""
+    if isinstance(backend, type):
+        name = backend.__name__
+        own = f"ft.{name}" if backend.__module__.startswith("forktree.") else name
+        arguments = "script" if name == "Fake" else ""
+        raise LanguageError(f"{name} is a class, and a backend is made of it; write {own}({arguments})")
+    if not callable(getattr(backend, "stream", None)) or not hasattr(backend, "capabilities"):
+        raise LanguageError(f"{backend!r} is not a backend; give ft.Local(), ft.Fake(script) or another")
     return backend

@@ -7,10 +7,11 @@ import inspect
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 from forktree.lang import ir
 from forktree.lang.errors import LanguageError
+from forktree.lang.keywords import did_you_mean, unknown_keyword
 from forktree.lang.program import Speculation
 from forktree.lang.sampling import Sampling
 from forktree.runtime.bodies import Body, call_on, launch, run_here
@@ -19,7 +20,14 @@ from forktree.runtime.defaults import NoBackend, get_defaults
 from forktree.runtime.executor import Executor, get_executor
 from forktree.runtime.mappable import Mappable
 from forktree.runtime.options import Options
-from forktree.runtime.ported import DEFAULT_MAX_TOKENS, SAMPLING_KEYWORDS, is_ported, run_batch, sampling_of
+from forktree.runtime.ported import (
+    DEFAULT_MAX_TOKENS,
+    SAMPLING_KEYWORDS,
+    is_ported,
+    run_batch,
+    sampling_of,
+    taken_sampling,
+)
 from forktree.runtime.protocol import Backend
 from forktree.runtime.references import global_of, load_global
 from forktree.runtime.run import Run, current_scope
@@ -107,10 +115,29 @@ class Function(Mappable):
     # Other versions of the same program
 
     def using(
-        self, *, backend: Backend | None = None, sampling: Sampling | None = None, seed: int | None = None
+        self,
+        *,
+        backend: Backend | None = None,
+        sampling: Sampling | None = None,
+        seed: int | None = None,
+        **parameters: Any,
     ) -> Function:
-        """The same program with other defaults."""
-        return Function(self._fn, self._options.over(backend, sampling, seed), self._bound, self._receiver)
+        """The same program with other defaults.
+
+        Args:
+            parameters: sampling parameters by name, as `run` takes them: `temperature=0` goes over `sampling`.
+
+        Raises:
+            TypeError: an unknown name.
+        """
+        options = self._options.over(backend, sampling, seed).over(None, taken_sampling(parameters, ()), None)
+        for name in parameters:
+            raise TypeError(
+                unknown_keyword(
+                    f"{self.name}.using()", name, [*_RUN_OPTIONS, *sorted(SAMPLING_KEYWORDS - {*_RUN_OPTIONS})]
+                )
+            )
+        return Function(self._fn, options, self._bound, self._receiver)
 
     def bind(self, **arguments: Any) -> Function:
         """The same program with these arguments given; a call may still give others in their place.
@@ -121,7 +148,8 @@ class Function(Mappable):
         if not _takes_any_keyword(self._fn):
             for key in arguments:
                 if key not in self._parameters:
-                    raise TypeError(f"{self.name}() has no parameter {key!r} to bind")
+                    near = did_you_mean(key, self._parameters)
+                    raise TypeError(f"{self.name}() has no parameter {key!r} to bind{near}")
         bound = {**dict(self._bound), **arguments}
         return Function(self._fn, self._options, tuple(bound.items()), self._receiver)
 
@@ -131,7 +159,7 @@ class Function(Mappable):
         """Run to the end and return the finished state.
 
         Besides the program's own arguments it takes `backend=`, `sampling=` and `seed=`, where the program has
-        no parameter of that name; and SGLang's sampling keywords (`temperature=`, `max_new_tokens=` …) and
+        no parameter of that name; and sampling parameters by name (`temperature=`, SGLang's `max_new_tokens=` …) and
         `stream=`, where it takes no `**kwargs` either.
 
         Raises:
@@ -215,7 +243,9 @@ class Function(Mappable):
         """
         from forktree.runtime.explain import explain
 
-        return explain(self, rows, backend or self._options.backend or get_defaults().backend(), prices, max_context)
+        return explain(
+            self, rows, self._options.over(backend, None, None).backend or get_defaults().backend(), prices, max_context
+        )
 
     def run_batch(
         self,
@@ -253,6 +283,20 @@ class Function(Mappable):
         run, _ = self._new_run(get_executor(), {})
         run.fail_body(error)
         return run
+
+    def __getitem__(self, name: object) -> NoReturn:
+        """A program has no values; the state that its run returns has. Raises LanguageError."""
+        raise LanguageError(
+            f"{self.name} is a program, and its values are in the state that a run returns: "
+            f"write {self.name}.run(…)[{name!r}]{ir.at(ir.caller_source())}"
+        )
+
+    def __iter__(self) -> NoReturn:
+        """Raises LanguageError: a program is not iterated over."""
+        raise LanguageError(
+            f"{self.name} is a program, and not iterated over: {self.name}.stream(…).text_iter() gives its text as it "
+            f"is made{ir.at(ir.caller_source())}"
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> State:
         """Inside another program: start this one on its own fresh text, and return its state at once.
@@ -332,9 +376,11 @@ class Function(Mappable):
         given = {key: arguments.pop(key, None) for key in _RUN_OPTIONS if key not in self._parameters}
         options = defaults.over(given.get("backend"), given.get("sampling"), given.get("seed"))
         if not _takes_any_keyword(self._fn):
-            ported = (arguments.keys() & SAMPLING_KEYWORDS) - self._parameters
-            if ported:
-                options = options.over(None, sampling_of({key: arguments.pop(key) for key in ported}), None)
+            options = options.over(None, taken_sampling(arguments, self._parameters), None)
+            for key in arguments:
+                if key not in self._parameters:
+                    near = did_you_mean(key, [*self._parameters, *_RUN_OPTIONS, *SAMPLING_KEYWORDS])
+                    raise TypeError(f"{self.name}() got an unexpected keyword argument {key!r}{near}")
         return arguments, options
 
     # Pickling and copying
@@ -412,7 +458,7 @@ def function(
     speculation = Speculation(num_api_spec_tokens) if api_speculation or num_api_spec_tokens else None
 
     def decorate(fn: Callable[..., Any]) -> Function:
-        options = Options(backend, sampling, speculation)
+        options = Options(speculation=speculation).over(backend, sampling, None)
         if inspect.isfunction(fn) and is_ported(fn):
             options = replace(options, sampling=Sampling(max_tokens=DEFAULT_MAX_TOKENS)).over(None, sampling, None)
         return Function(fn, options)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from forktree.lang import ir
-from forktree.lang.errors import BackendError, ForktreeError, IncompleteError, UnsupportedError
+from forktree.lang.errors import BackendError, ConstraintError, ForktreeError, IncompleteError, UnsupportedError
 from forktree.runtime import protocol
 from forktree.runtime.record import Answered, Meta, meta_of
 from forktree.runtime.speculation import Part, group_of, split
@@ -248,14 +248,22 @@ def _check_images(backend: protocol.Backend, branch: protocol.Branch | None) -> 
 
 
 def raise_explained(error: Exception, run: Run, node: ir.Gen | ir.Select) -> NoReturn:
-    """Raise forktree's own errors as themselves and anything else as a fault of the backend, with the line."""
+    """Raise forktree's own errors and a script's as themselves, the rest as the backend's fault, with the line."""
     label = label_of(node, run.name)
-    if isinstance(error, ForktreeError):
+    if isinstance(error, ConstraintError) and label not in str(error):
+        error.args = (f"{error}; in {label}",)  # made far from the program's line, and read without its notes
+        raise error
+    if isinstance(error, ForktreeError) or _is_users_own(run.backend, error):
         note_line(error, label)
         raise error
     fault = BackendError(f"{run.backend.name} failed: {type(error).__name__}: {error}")
     note_line(fault, label)
     raise fault from error
+
+
+def _is_users_own(backend: protocol.Backend, error: Exception) -> bool:
+    is_own = getattr(backend, "is_users_own", None)
+    return is_own is not None and bool(is_own(error))
 
 
 def label_of(node: ir.Gen | ir.Select, program: str) -> str:

@@ -73,7 +73,9 @@ class MapOptions:
     def __post_init__(self) -> None:
         limit = self.concurrency
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise ValueError(f"concurrency must be at least 1, not {limit!r}")
+            raise ValueError(f"concurrency must be a whole number of at least 1, not {limit!r}")
+        if not isinstance(self.journal, Journal | str | Path | None):
+            raise LanguageError(f"journal= takes a file's path or ft.Journal(path), not {self.journal!r}")
         if self.on_error not in ("return", "raise"):
             raise LanguageError(f'on_error must be "return" or "raise", not {self.on_error!r}')
 
@@ -212,7 +214,20 @@ def row_arguments(row: Row, index: int) -> tuple[tuple[Any, ...], dict[str, Any]
         return (), dict(row)
     if isinstance(row, tuple):
         return row, {}
-    raise LanguageError(f"row {index} is a dict of arguments or a tuple, not {row!r}")
+    raise LanguageError(f"row {index} is a dict of arguments or a tuple, not {row!r}; write ({_shown(row)},)")
+
+
+def _shown(row: object) -> str:
+    text = repr(row)
+    return text if len(text) <= 40 else "row"
+
+
+def check_rows(rows: object) -> None:
+    """Raises LanguageError: one row where a list of rows is wanted, or no rows at all."""
+    if isinstance(rows, Mapping):
+        raise LanguageError(f"a map takes a list of rows, not one row; write [{_shown(rows)}]")
+    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable | Sequence):
+        raise LanguageError(f"a map takes a list of rows, each a dict of arguments or a tuple, not {rows!r}")
 
 
 def _replayed(run: Run, stored: tuple[str, str, str], row: Row, index: int) -> Result:
@@ -263,6 +278,8 @@ def _numbered(program: Mappable, rows: Iterable[Row], options: MapOptions) -> It
     """Rows with their numbers, in the order in which they start: as they come, where each waits for its turn."""
     if options.ordered or not isinstance(rows, Sequence):
         return enumerate(rows)
+    for index, row in enumerate(rows):
+        row_arguments(row, index)
     return ((index, rows[index]) for index in depth_first(program.beginnings(rows)))
 
 
@@ -317,6 +334,7 @@ def _batch(
     program: Mappable, rows: Iterable[Row], options: MapOptions, notify: Callable[[Result], None]
 ) -> Iterator[tuple[Batch, ProgressBar | None]]:
     """The rows in flight, with their journal and bar; at the end, whatever it is, what still runs is stopped."""
+    check_rows(rows)
     kept = _open_journal(program, rows, options.journal)
     numbered = _numbered(program, rows, options)
     batch = Batch(program, numbered, options.limit_for(program), ordered=options.ordered, journal=kept, notify=notify)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from forktree.lang.keywords import unknown_keyword
+from forktree.lang.sampling import Sampling
 from forktree.runtime.map import (
     AnyJournal,
     MapOptions,
@@ -22,6 +27,39 @@ from forktree.runtime.order import Path, paths_by_values
 if TYPE_CHECKING:
     from forktree.runtime.run import Run
     from forktree.runtime.state import State
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _keywords_checked(method: Callable[P, T]) -> Callable[P, T]:
+    """The method, with an error for what a run takes and a map does not: it says where that goes."""
+    known = [name for name in inspect.signature(method).parameters if name != "self"]
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if len(args) > 2:
+            names = ", ".join(f"{name}=" for name in known[1:])
+            raise TypeError(f"{method.__name__}() takes rows alone without a name; name the others: {names}")
+        for key in kwargs:
+            if key not in known:
+                raise TypeError(_explained(args[0], method.__name__, key, known))
+        return method(*args, **kwargs)
+
+    return call
+
+
+def _explained(program: Any, verb: str, key: str, known: list[str]) -> str:
+    what = f"{program.name}.{verb}()"
+    if key not in ("backend", "sampling", "seed") and key not in _SAMPLING:
+        return unknown_keyword(what, key, known)
+    if hasattr(program, "using"):
+        return f"{what} takes no {key}=; write {program.name}.using({key}=…).{verb}(rows)"
+    return f"{what} takes no {key}=; give it in each row, as {{{key!r}: …}}"
+
+
+_SAMPLING = frozenset(field.name for field in fields(Sampling))
 
 
 class Mappable(ABC):
@@ -55,6 +93,7 @@ class Mappable(ABC):
         """How the prompt of each row begins, as far as that is known without running anything."""
         return paths_by_values(rows)
 
+    @_keywords_checked
     def map(
         self,
         rows: Iterable[Row],
@@ -68,7 +107,7 @@ class Mappable(ABC):
         """Run once for each row (a dict of arguments, or a tuple); results in the order of the rows.
 
         Rows of a list that begin alike are started one after another, whatever their order (see `runtime/order.py`).
-        A row may also hold `backend`, `sampling` and `seed`, as `run` takes them.
+        A row may also hold `backend`, `sampling` and `seed`, as `run` takes them; `f.using(…)` says them for all.
 
         Args:
             concurrency: most rows at once; by default 64, and 256 for programs that occupy no thread.
@@ -83,6 +122,7 @@ class Mappable(ABC):
         """
         return run_map(self, rows, MapOptions(concurrency, progress, journal, on_error, ordered))
 
+    @_keywords_checked
     def imap(
         self,
         rows: Iterable[Row],
@@ -96,6 +136,7 @@ class Mappable(ABC):
         """As `map`, one result after another with bounded memory."""
         return iterate_map(self, rows, MapOptions(concurrency, progress, journal, on_error, ordered))
 
+    @_keywords_checked
     async def amap(
         self,
         rows: Iterable[Row],
@@ -109,6 +150,7 @@ class Mappable(ABC):
         """As `map`, awaited."""
         return await run_map_async(self, rows, MapOptions(concurrency, progress, journal, on_error, ordered))
 
+    @_keywords_checked
     def aimap(
         self,
         rows: Iterable[Row],

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from forktree.lang.errors import UnsupportedError
 from forktree.lang.sampling import Sampling
-from forktree.runtime.defaults import get_defaults, use
+from forktree.runtime.defaults import checked_backend, get_defaults, use
 from forktree.runtime.map import MapOptions, Result, Row, iterate_map
 from forktree.runtime.protocol import Backend
 from forktree.runtime.state import State
@@ -38,6 +38,15 @@ def sampling_of(keywords: Mapping[str, Any]) -> Sampling:
     return Sampling(**given)
 
 
+def taken_sampling(arguments: dict[str, Any], own: Container[str]) -> Sampling | None:
+    """Sampling keywords among a call's arguments, which are taken out; None where there are none.
+
+    `own`: the program's parameters, which come first.
+    """
+    given = [key for key in arguments if key in SAMPLING_KEYWORDS and key not in own]
+    return sampling_of({key: arguments.pop(key) for key in given}) if given else None
+
+
 def set_default_backend(backend: Backend | None) -> None:
     """SGLang's name for `use`."""
     use(backend)
@@ -45,7 +54,7 @@ def set_default_backend(backend: Backend | None) -> None:
 
 def flush_cache(backend: Backend | None = None) -> bool:
     """Empty the backend's prefix cache. Raises UnsupportedError when it has none."""
-    flush = getattr(backend or get_defaults().backend(), "flush_cache", None)
+    flush = getattr(_backend(backend), "flush_cache", None)
     if flush is None:
         raise UnsupportedError("this backend has no cache to flush")
     flush()
@@ -54,10 +63,14 @@ def flush_cache(backend: Backend | None = None) -> bool:
 
 def get_server_info(backend: Backend | None = None) -> Any:
     """The backend's counters. Raises UnsupportedError when it has none."""
-    stats = getattr(backend or get_defaults().backend(), "stats", None)
+    stats = getattr(_backend(backend), "stats", None)
     if stats is None:
         raise UnsupportedError("this backend has no counters")
     return stats()
+
+
+def _backend(given: Backend | None) -> Backend:
+    return get_defaults().backend() if given is None else checked_backend(given)
 
 
 def run_batch(

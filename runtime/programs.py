@@ -25,6 +25,7 @@ from forktree.runtime.map import Row
 from forktree.runtime.mappable import Mappable
 from forktree.runtime.options import Options
 from forktree.runtime.order import Path
+from forktree.runtime.ported import taken_sampling
 from forktree.runtime.protocol import Backend
 from forktree.runtime.run import Run
 from forktree.runtime.state import State
@@ -55,7 +56,11 @@ class Program(ProgramData, Mappable):
         seed: int | None = None,
         **arguments: Any,
     ) -> State:
-        """Run to the end. Raises TypeError for missing or unknown arguments, before any request."""
+        """Run to the end. Takes sampling parameters by name too, where the program has no parameter of that name.
+
+        Raises:
+            TypeError: missing or unknown arguments, before any request.
+        """
         run, state = self._begin(self._options.over(backend, sampling, seed), arguments)
         try:
             run.executor.wait(lambda: run.is_settled, run.on_settled, instead="await p.arun(...)")
@@ -134,6 +139,7 @@ class Program(ProgramData, Mappable):
     def _begin(
         self, options: Options, arguments: dict[str, Any], adopt: Callable[[Run], None] | None = None
     ) -> tuple[Run, State]:
+        options = options.over(None, taken_sampling(arguments, self.parameters), None)
         self._check(arguments)
         executor = get_executor()
         backend = options.backend or get_defaults().backend()

@@ -276,7 +276,8 @@ class Backend(Protocol):
     Errors are `BackendError`s, `ConstraintError`s or `EngineError`s, raised from the call or the iteration.
     Cancelling the task that iterates (or `aclose()` of the stream) cancels the work.
 
-    A backend may offer further verbs; who asks looks whether they are there (`Planner`, `AtHand`).
+    A backend may offer further verbs; who asks looks whether they are there (`Planner`, `AtHand`,
+    `Scripted`).
     """
 
     @property
@@ -321,6 +322,14 @@ class AtHand(Protocol):
 
         Called from any thread; never waits. No function at all where nothing is at hand now.
         """
+        ...
+
+
+class Scripted(Protocol):
+    """What a backend may offer besides, where users write its answers: their own exceptions come out as themselves."""
+
+    def is_users_own(self, error: BaseException) -> bool:
+        """Did the user put this very exception among the answers?"""
         ...
 
 

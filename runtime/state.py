@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -18,6 +18,7 @@ from forktree.lang.errors import LanguageError, TimeoutError, UndefinedVariableE
 from forktree.runtime import protocol, streams
 from forktree.runtime.forks import ForkGroup
 from forktree.runtime.messages import messages_of
+from forktree.runtime.missing import undefined
 from forktree.runtime.record import Meta
 from forktree.runtime.spans import Appended, RoleTurn, ScopeSpan
 from forktree.runtime.values import Value, wait_on_loop
@@ -159,7 +160,15 @@ class State:
         return True
 
     def __iter__(self) -> Iterator[str]:
-        raise LanguageError("a state is not iterated over; s.variables() is the dict of its variables")
+        raise LanguageError(
+            f"a state is not iterated over: s.text_iter() gives its text as it is made, s.text_iter('name') that of a "
+            f"variable, s.variables() the dict of its variables{ir.at(ir.caller_source())}"
+        )
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        raise LanguageError(
+            f"a state is not iterated over: s.text_async_iter() gives its text as it is made{ir.at(ir.caller_source())}"
+        )
 
     def variables(self) -> dict[str, Any]:
         """Every variable of the branch, waited for."""
@@ -251,9 +260,10 @@ class State:
 
         Raises:
             ValueError: fewer than one branch.
+            LanguageError: neither a number nor a list.
         """
         source = ir.caller_source()
-        items = None if isinstance(size_or_items, int) else list(size_or_items)
+        items = None if isinstance(size_or_items, int) else _items_of(size_or_items, source)
         count = size_or_items if isinstance(size_or_items, int) else len(items or ())
         if isinstance(size_or_items, bool) or count < 1:
             raise ValueError(f"fork needs at least one branch, not {size_or_items!r}{ir.at(source)}")
@@ -280,6 +290,11 @@ class State:
         source = ir.caller_source()
         states = [state for each in branches for state in (each if isinstance(each, ForkGroup) else (each,))]
         for state in states:
+            if isinstance(state, list | tuple):
+                where = ir.at(source)
+                raise LanguageError(
+                    f"join takes branches one by one, not in a {type(state).__name__}; write join(*branches){where}"
+                )
             if not isinstance(state, State):
                 raise LanguageError(f"join takes branches of s.fork() or s.copy(), not {state!r}{ir.at(source)}")
         if not states:
@@ -379,10 +394,7 @@ class State:
             return value
         if self._is_outside and run.body.failure is not None:
             run.body.failure.throw()
-        known = ", ".join(map(repr, self._cursor.names)) or "none"
-        raise UndefinedVariableError(
-            f"variable {name!r} is not set by {run.name} up to here; set are: {known}{ir.at(ir.caller_source())}"
-        )
+        raise UndefinedVariableError(f"{undefined(name, self._cursor)}{ir.at(ir.caller_source())}")
 
     def _is_decided(self, name: str) -> Any:
         return lambda: name in self._cursor.names or self._run.body.is_set
@@ -402,6 +414,25 @@ class State:
             look()
 
         return register
+
+
+def _items_of(items: Any, source: ir.Source | None) -> list[Any]:
+    """What each branch of a fork begins with."""
+    if isinstance(items, str):
+        raise LanguageError(
+            f"fork takes a number of branches or a list, not one text; write list({items!r}), if each character is "
+            f"one, or [{items!r}]{ir.at(source)}"
+        )
+    if isinstance(items, ir.Expr) and not isinstance(items, ir.Symbolic):
+        raise LanguageError(
+            f"fork takes a number of branches or a list, not one expression; write [expr]{ir.at(source)}"
+        )
+    if not isinstance(items, Iterable):
+        meant = f"; write {int(items)}" if isinstance(items, float) and items.is_integer() else ""
+        raise LanguageError(
+            f"fork takes a whole number of branches or a list of their items, not {items!r}{meant}{ir.at(source)}"
+        )
+    return list(items)
 
 
 class Copy(State):
