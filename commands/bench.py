@@ -17,6 +17,7 @@ from forktree.commands.console import (
     stderr_console,
     stdout_console,
 )
+from forktree.runtime.plan import counted
 
 if TYPE_CHECKING:
     from forktree.benchmarks.harness import Bench, Row
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         _measure(arguments, rows)
     except KeyboardInterrupt:
-        print(f"\nstopped; {len(rows)} rows are done", file=sys.stderr)
+        print(f"\nstopped; done: {counted(len(rows), 'row')}", file=sys.stderr)
         return 130
     finally:
         _show(arguments, rows)

@@ -4,6 +4,7 @@
 1    the program, the model or the backend failed; the message says why
 2    the command line is wrong; the message says what would be right
 130  stopped with Ctrl-C
+141  the reader of the output went away, as `head` does
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 
 import forktree
 from forktree.commands import bench, chat, demo, explain, pull, run, show
+from forktree.commands.programs import UsageError
 from forktree.lang.errors import ForktreeError
 
 COMMANDS = (demo, run, explain, show, chat, pull, bench)
@@ -27,9 +29,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         code: int = arguments.run(arguments)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left has nowhere to go, at exit too
+        return 141
+    except UsageError as error:
+        print(f"forktree: {error}", file=sys.stderr)
+        return 2
     except ForktreeError as error:
         print(f"forktree: {error}", file=sys.stderr)
         return 1

@@ -1,51 +1,79 @@
-"""`forktree run`: run the program of a file, once or over rows."""
+"""`forktree run`: run the program of a file, once or over rows.
+
+Results go to stdout as JSON, one object a line; what is for a person's eyes goes to stderr, and only to a terminal.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import enum
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import forktree as ft
 from forktree.commands.backends import add_backend_option, chosen_backend
 from forktree.commands.console import add_command, add_model_options, positive
-from forktree.commands.programs import add_program_options, check_arguments, load_program, parse_arguments, read_rows
+from forktree.commands.programs import (
+    UsageError,
+    add_program_options,
+    load_program,
+    parse_arguments,
+    whole_arguments,
+)
+from forktree.commands.rows import add_rows_option, read_rows
+from forktree.commands.transcript import show_transcript
+from forktree.runtime.plan import counted
 
 EXAMPLE = """\
-  forktree run qa.py --arg question="Who wrote Emma?"
+  forktree run qa.py --arg question="Who wrote Emma?" > answer.json
+  forktree run qa.py --arg question="Who wrote Emma?" --text
   forktree run qa.py:answer --rows questions.jsonl > answers.jsonl
   forktree run qa.py --arg question="Who wrote Emma?" --backend record:emma.jsonl
+
+output:
+  stdout: one line of JSON with the "variables" and the "value" returned; with --rows one line a row, with its "index",
+          or its "error". With --text, the turns under their roles instead.
+  stderr: of one run the turns too, where it is a terminal; of rows a progress bar there, and how many failed.
 """
 
 
 def add_parser(commands: Any) -> None:
     parser = add_command(commands, "run", "run the program of a file, once or over rows", EXAMPLE.rstrip())
     add_program_options(parser)
-    parser.add_argument("--rows", type=Path, metavar="FILE.jsonl", help="one JSON object of arguments a line")
-    parser.add_argument("--concurrency", type=positive, help="most rows at once")
+    add_rows_option(parser)
+    parser.add_argument("--text", action="store_true", help="print the turns of one run in place of JSON")
+    parser.add_argument("--concurrency", type=positive, metavar="N", help="most rows at once")
     add_backend_option(parser)
     add_model_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.text and arguments.rows is not None:
+        raise UsageError("--text shows one run; --rows gives JSON, one line a row")
+    if arguments.concurrency is not None and arguments.rows is None:
+        raise UsageError("--concurrency is for --rows, and this is one run")
     program = load_program(arguments.program)
-    given = parse_arguments(program, arguments.arg)
     if arguments.rows is None:
-        check_arguments(program, given)
+        given = whole_arguments(program, arguments.arg)
         with chosen_backend(arguments):
-            return _run_once(program, given)
-    rows = [given | row for row in read_rows(arguments.rows)]
+            return _run_once(program, given, as_text=arguments.text)
+    rows = read_rows(program, arguments.rows, parse_arguments(program, arguments.arg))
     with chosen_backend(arguments):
         return _run_rows(program, rows, arguments.concurrency)
 
 
-def _run_once(program: ft.Function, given: dict[str, Any]) -> int:
+def _run_once(program: ft.Function, given: dict[str, Any], *, as_text: bool) -> int:
     state = program.run(**given)
-    print(state.text())
-    print(_json({"variables": state.variables(), "value": state.ret_value}), file=sys.stderr)
+    if as_text:
+        show_transcript(state, sys.stdout)
+        return 0
+    if sys.stderr.isatty():
+        show_transcript(state, sys.stderr)
+        print(file=sys.stderr)
+    print(_json({"variables": state.variables(), "value": state.ret_value}))
     return 0
 
 
@@ -53,12 +81,14 @@ def _run_rows(program: ft.Function, rows: list[dict[str, Any]], concurrency: int
     num_failed = 0
     for result in program.imap(rows, concurrency=concurrency, progress=sys.stderr.isatty()):
         if result.ok:
-            print(_json({"index": result.index, "variables": result.state.variables(), "value": result.value}))
+            print(
+                _json({"index": result.index, "variables": result.state.variables(), "value": result.value}), flush=True
+            )
         else:
             num_failed += 1
-            print(_json({"index": result.index, "error": f"{type(result.error).__name__}: {result.error}"}))
+            print(_json({"index": result.index, "error": f"{type(result.error).__name__}: {result.error}"}), flush=True)
     if num_failed:
-        print(f"{num_failed} of {len(rows)} rows failed", file=sys.stderr)
+        print(f"{num_failed} of {counted(len(rows), 'row')} failed", file=sys.stderr)
     return 1 if num_failed else 0
 
 
@@ -67,5 +97,9 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no form for: models as objects, the rest as text."""
-    return value.model_dump(mode="json") if hasattr(value, "model_dump") else str(value)
+    """What JSON has no form for: models and dataclasses as objects, an enum's member as its value, the rest as text."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return value.value if isinstance(value, enum.Enum) else str(value)

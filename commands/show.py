@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import forktree as ft
 from forktree.commands.console import add_command, add_model_options, local_model, stdout_console
-from forktree.commands.programs import add_program_options, check_arguments, load_program, parse_arguments
+from forktree.commands.programs import add_program_options, load_program, whole_arguments
+from forktree.runtime.plan import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,8 +30,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     program = load_program(arguments.program)
-    given = parse_arguments(program, arguments.arg)
-    check_arguments(program, given)
+    given = whole_arguments(program, arguments.arg)
     console = stdout_console()
     with local_model(arguments) as local:
         state = program.run(**given)
@@ -76,4 +76,4 @@ def _label(local: ft.Local, node: CachedNode) -> Any:
     shown = repr(local.detokenize(node.tokens))[1:-1]
     if len(shown) > _MAX_TEXT:
         shown = f"{shown[: _MAX_TEXT // 2]} … {shown[-_MAX_TEXT // 2 :]}"
-    return Text.assemble((f"{len(node.tokens)} tokens, {node.num_pages} pages  ", "dim"), shown)
+    return Text.assemble((f"{counted(len(node.tokens), 'token')}, {counted(node.num_pages, 'page')}  ", "dim"), shown)

@@ -13,7 +13,7 @@ from forktree.lang.program import Op
 from forktree.lang.sampling import Sampling
 from forktree.runtime import protocol
 from forktree.runtime.executor import get_executor
-from forktree.runtime.map import Row, row_arguments
+from forktree.runtime.map import Row, check_rows, row_arguments
 from forktree.runtime.plan import (
     Plan,
     PlannedRequest,
@@ -43,6 +43,7 @@ def explain(
     max_context: int | None,
 ) -> Plan:
     """See `Function.explain`."""
+    check_rows(rows)
     tokenizer = BranchTokenizer(backend)
     requests: list[PlannedRequest] = []
     refused: list[Refused] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -118,14 +119,17 @@ class Plan:
     def _lines(self) -> Iterator[str]:
         about = "at least " if self.is_bound else ""
         share = self.shared_tokens / self.requested_tokens if self.requested_tokens else 0.0
-        yield f"plan of {self.program}: {self.num_rows} rows, {self.num_requests} requests"
-        prompt = f"{about}{self.prefill_tokens} of {self.requested_tokens} prompt tokens"
-        cached = f", {self.cached_tokens} are cached" if self.cached_tokens else ""
-        decode = "without a bound" if self.decode_tokens is None else f"at most {self.decode_tokens} tokens"
+        yield f"plan of {self.program}: {counted(self.num_rows, 'row')}, {counted(self.num_requests, 'request')}"
+        prompt = f"{about}{self.prefill_tokens} of {counted(self.requested_tokens, 'prompt token')}"
+        cached = f", {self.cached_tokens} {'is' if self.cached_tokens == 1 else 'are'} cached"
+        cached = cached if self.cached_tokens else ""
+        decode = "without a bound" if self.decode_tokens is None else f"at most {counted(self.decode_tokens, 'token')}"
         yield f"  prefill  {prompt}; {share:.0%} are shared{cached}"
         yield f"  decode   {decode}"
         if self.price is not None:
-            yield f"  price    at most {self.price[0]:.4f} with shared prompts cached, {self.price[1]:.4f} without"
+            shared, alone = map(priced, self.price)
+            unit = "in the currency of the prices"
+            yield f"  price    at most {shared} with shared prompts cached, {alone} without, {unit}"
         for node in self.tree:
             yield from node_lines(node, 1)
         for refused in self.refused:
@@ -139,11 +143,23 @@ class Plan:
         return {**asdict(self), "shared_tokens": self.shared_tokens}
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def priced(amount: float) -> str:
+    """Four decimals, and as many more as it takes to see two significant digits."""
+    places = 1 - math.floor(math.log10(amount)) if amount > 0 else 0
+    return f"{amount:.{max(4, places)}f}"
+
+
 def node_lines(node: PlanNode, depth: int) -> Iterator[str]:
     """A node and what is below it, one line each."""
     labels = ", ".join(label if count == 1 else f"{label} ×{count}" for label, count in node.labels)
+    length = counted(node.num_tokens, "token")
     cached = f" ({node.num_cached} cached)" if node.num_cached else ""
-    yield f"{'  ' * depth}{node.num_tokens} tokens{cached} ×{node.num_requests}{'  ' + labels if labels else ''}"
+    yield f"{'  ' * depth}{length}{cached} ×{node.num_requests}{'  ' + labels if labels else ''}"
     for child in node.children:
         yield from node_lines(child, depth + 1)
 

@@ -11,7 +11,16 @@ from forktree.lang.errors import LanguageError
 from forktree.runtime import protocol
 from forktree.runtime.explain import BranchTokenizer
 from forktree.runtime.map import Result
-from forktree.runtime.plan import PlannedRequest, PlanNode, Prices, build_tree, count_distinct, node_lines
+from forktree.runtime.plan import (
+    PlannedRequest,
+    PlanNode,
+    Prices,
+    build_tree,
+    count_distinct,
+    counted,
+    node_lines,
+    priced,
+)
 from forktree.runtime.record import Answered
 from forktree.runtime.state import State
 
@@ -54,14 +63,15 @@ class RunReport:
         share = self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
         ends = [f"{self.num_failed} failed"] if self.num_failed else []
         ends += [f"{self.num_replayed} from the journal"] if self.num_replayed else []
-        rows = f"{self.num_rows} rows{' (' + ', '.join(ends) + ')' if ends else ''}"
-        yield f"run of {self.program}: {rows}, {self.num_requests} requests"
-        yield f"  prefill  {self.prefill_tokens} of {self.prompt_tokens} prompt tokens; {share:.0%} were cached"
-        yield f"  decode   {self.decode_tokens} tokens"
+        rows = f"{counted(self.num_rows, 'row')}{' (' + ', '.join(ends) + ')' if ends else ''}"
+        yield f"run of {self.program}: {rows}, {counted(self.num_requests, 'request')}"
+        prompt = f"{self.prefill_tokens} of {counted(self.prompt_tokens, 'prompt token')}"
+        yield f"  prefill  {prompt}; {share:.0%} were cached"
+        yield f"  decode   {counted(self.decode_tokens, 'token')}"
         if self.saved_tokens:
-            yield f"  saved    at least {self.saved_tokens} prompt tokens by speculation"
+            yield f"  saved    at least {counted(self.saved_tokens, 'prompt token')} by speculation"
         if self.price is not None:
-            yield f"  price    {self.price:.4f}"
+            yield f"  price    {priced(self.price)}, in the currency of the prices"
         for node in self.tree:
             yield from node_lines(node, 1)
 

@@ -108,7 +108,7 @@ def test_ctrl_c_shows_what_is_done(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert main(["bench", "--quick"]) == 130
     shown = capsys.readouterr()
     assert "W1/1" in shown.out
-    assert "1 rows are done" in shown.err
+    assert "done: 1 row" in shown.err
 
 
 @pytest.mark.model

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import forktree as ft
 from forktree.commands.main import COMMANDS, main
-from forktree.commands.programs import parse_arguments
+from forktree.commands.programs import load_program, parse_arguments
+from forktree.commands.rows import read_rows
 
 NAMES = [module.__name__.rsplit(".", 1)[1] for module in COMMANDS]
 
@@ -69,30 +72,69 @@ def test_an_unknown_command_is_a_usage_error_that_lists_the_commands(capsys: pyt
     ("target", "message"),
     [
         ("{file}.gone", "no file"),
-        ("{file}:gone", "no program 'gone'; its programs: broken, complete"),
+        ("{file}:gone", "no program 'gone'; its programs: broken, complete\n"),
+        ("{file}:complet", "no program 'complet'; its programs: broken, complete; did you mean 'complete'?"),
         ("{file}", "2 programs (broken, complete); name one"),
     ],
 )
 def test_a_program_that_cannot_be_found_is_named(
     programs: Path, target: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", target.format(file=programs)]) == 1
+    assert main(["run", target.format(file=programs)]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_a_wrong_argument_says_what_would_be_right(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", f"{programs}:complete", "--arg", "start"]) == 1
+    assert main(["run", f"{programs}:complete", "--arg", "start"]) == 2
     assert "NAME=VALUE, not 'start'" in capsys.readouterr().err
 
 
 def test_a_missing_argument_is_named(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", f"{programs}:complete"]) == 1
+    assert main(["run", f"{programs}:complete"]) == 2
     assert "complete needs --arg start=VALUE; its parameters: start, words" in capsys.readouterr().err
 
 
 def test_an_argument_that_the_program_lacks_is_named(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", f"{programs}:complete", "--arg", "start=x", "--arg", "nope=1"]) == 1
-    assert "no parameter 'nope'; its parameters: start, words" in capsys.readouterr().err
+    assert main(["run", f"{programs}:complete", "--arg", "start=x", "--arg", "word=1"]) == 2
+    shown = capsys.readouterr().err
+    assert "no parameter 'word'; its parameters: start, words; did you mean 'words'?" in shown
+
+
+def test_an_argument_given_twice_is_refused(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", f"{programs}:complete", "--arg", "start=x", "--arg", "start=y"]) == 2
+    assert "--arg start is given twice" in capsys.readouterr().err
+
+
+def test_a_file_without_a_program_says_what_one_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "empty.py"
+    path.write_text("x = 1\n")
+    assert main(["run", str(path)]) == 2
+    assert "has no program; a program is a function under @forktree.function" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["run", "--rows", "rows.jsonl", "--text"], "--text shows one run"),
+        (["run", "--arg", "start=x", "--concurrency", "2"], "--concurrency is for --rows"),
+        (["run", "--rows", "gone.jsonl"], "--rows gone.jsonl: No such file"),
+        (["explain", "--arg", "start=x", "--price-cached", "1"], "--price-cached goes with --price-input"),
+    ],
+)
+def test_options_that_do_not_go_together_are_usage_errors(
+    programs: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *rest = options
+    assert main([command, f"{programs}:complete", *rest]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("price", ["abc", "-1", "nan", "inf"])
+def test_a_price_is_a_number_of_at_least_zero(price: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["explain", "qa.py", "--price-input", price])
+    assert exit_.value.code == 2
+    assert f"must be a number of at least 0, not '{price}'" in capsys.readouterr().err
 
 
 def test_a_parameter_annotated_str_gets_text_whatever_it_reads_as() -> None:
@@ -135,6 +177,49 @@ def test_a_broken_row_is_named_with_its_line(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["run", "explain"])
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"start": "x", "word": 2}, ":2: complete has no parameter 'word'; {known}; did you mean 'words'?"),
+        ({"words": 2}, ":2: complete needs 'start'; {known}"),
+        ({"start": "x", "backend": "local"}, ":2: complete has no parameter 'backend'; {known}"),
+        ({"start": "x", "temperature": -1}, ":2: temperature must be at least 0, not -1"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_named_with_its_line_before_anything_runs(
+    programs: Path, tmp_path: Path, command: str, row: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"start": "x", "seed": 1}) + "\n" + json.dumps(row) + "\n")
+    assert main([command, f"{programs}:complete", "--rows", str(rows)]) == 1
+    shown = capsys.readouterr()
+    assert shown.err == f"forktree: {rows}{message.format(known='its parameters: start, words')}\n"
+    assert shown.out == ""
+
+
+def test_arg_gives_what_rows_lack_and_never_what_they_have(
+    programs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('\ufeff{"start": "x\u2028y"}\n\n{"start": "y", "words": 3}\n', encoding="utf-8")
+    complete = load_program(f"{programs}:complete")
+    assert read_rows(complete, rows, {}) == [{"start": "x\u2028y"}, {"start": "y", "words": 3}]
+    assert main(["run", f"{programs}:complete", "--rows", str(rows), "--arg", "words=2"]) == 2
+    assert f"{rows}:3 gives 'words', and so does --arg" in capsys.readouterr().err
+    rows.write_text('{"start": "x"}\n{"start": "y"}')
+    assert read_rows(complete, rows, {"words": 2}) == [{"start": "x", "words": 2}, {"start": "y", "words": 2}]
+
+
+def test_rows_that_are_not_utf_8_are_refused(
+    programs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes(b'{"start": "\xe9"}\n')
+    assert main(["run", f"{programs}:complete", "--rows", str(rows)]) == 1
+    assert "rows.jsonl is not UTF-8" in capsys.readouterr().err
+
+
 def test_chat_refuses_a_value_out_of_range_before_it_loads_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chat", "--temperature", "-1"]) == 2
     assert "temperature must be at least 0, not -1.0" in capsys.readouterr().err
@@ -152,13 +237,21 @@ def test_pull_prints_the_folder(model_dir: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.model
-def test_run_prints_the_text_and_the_variables(programs: Path, model_dir: Path) -> None:
+def test_run_prints_the_variables_and_the_value_as_json_on_stdout(programs: Path, model_dir: Path) -> None:
     done = forktree("run", f"{programs}:complete", "--arg", "start=The capital of France is", "--arg", "words=2")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("The capital of France is")
-    shown = json.loads(done.stderr.strip().splitlines()[-1])
-    assert done.stdout.rstrip("\n").endswith(shown["variables"]["end"].rstrip("\n"))
-    assert shown["value"] == len(shown["variables"]["end"])
+    (line,) = done.stdout.splitlines()
+    shown = json.loads(line)
+    assert shown["value"] == len(shown["variables"]["end"]) > 0
+    assert done.stderr == ""
+
+
+@pytest.mark.model
+def test_run_prints_the_turns_in_place_of_json_if_asked(programs: Path, model_dir: Path) -> None:
+    done = forktree("run", f"{programs}:complete", "--arg", "start=The capital of France is", "--text")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("The capital of France is ")
+    assert "variables" not in done.stdout
 
 
 @pytest.mark.model
@@ -166,18 +259,28 @@ def test_run_over_rows_prints_one_line_each_and_fails_if_one_failed(
     programs: Path, model_dir: Path, tmp_path: Path
 ) -> None:
     rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"start": "One"}\n{"begin": "Two"}\n{"start": "Three"}\n')
+    rows.write_text('{"start": "One"}\n{"start": "Two", "words": "many"}\n{"start": "Three"}\n')
     done = forktree("run", f"{programs}:complete", "--rows", str(rows))
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 1, done.stderr
+    assert done.stderr == "1 of 3 rows failed\n"
     assert [line["index"] for line in lines] == [0, 1, 2]
     assert [sorted(line) for line in lines] == [
         ["index", "value", "variables"],
         ["error", "index"],
         ["index", "value", "variables"],
     ]
-    assert "TypeError" in lines[1]["error"]
-    assert "'start'" in lines[1]["error"]
+    assert "many" in lines[1]["error"]
+
+
+@pytest.mark.model
+def test_a_reader_that_goes_away_ends_the_command_without_a_word(programs: Path, model_dir: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "forktree", "run", f"{programs}:complete", "--arg", "start=One"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=240, cwd="/", check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 @pytest.mark.model
@@ -234,17 +337,17 @@ def test_a_recorded_run_replays_without_a_model(programs: Path, model_dir: Path,
 
 
 @pytest.mark.parametrize(
-    ("backend", "message"),
+    ("backend", "code", "message"),
     [
-        ("replay:/nowhere.jsonl", "does not exist; record it"),
-        ("openai:gpt-4o-mini", "cannot be asked yet. What works"),
-        ("http://localhost:1", "cannot be asked yet. What works"),
+        ("replay:/nowhere.jsonl", 2, "does not exist; record it with --backend record:/nowhere.jsonl"),
+        ("openai:gpt-4o-mini", 1, "cannot be asked yet. What works"),
+        ("http://localhost:1", 1, "cannot be asked yet. What works"),
     ],
 )
 def test_a_backend_that_cannot_be_used_is_named(
-    programs: Path, backend: str, message: str, capsys: pytest.CaptureFixture[str]
+    programs: Path, backend: str, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", f"{programs}:complete", "--arg", "start=x", "--backend", backend]) == 1
+    assert main(["run", f"{programs}:complete", "--arg", "start=x", "--backend", backend]) == code
     assert message in capsys.readouterr().err
 
 
@@ -254,3 +357,11 @@ def test_an_unknown_backend_is_a_usage_error(programs: Path, backend: str, capsy
         main(["run", f"{programs}:complete", "--arg", "start=x", "--backend", backend])
     assert exit_.value.code == 2
     assert "is none of local, record:FILE, replay:FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("backend", ["http:localhost", "http://", "http://localhost:80a", "https://localhost:99999"])
+def test_an_address_that_is_none_is_a_usage_error(backend: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["run", "qa.py", "--backend", backend])
+    assert exit_.value.code == 2
+    assert "is no address; write one as http://HOST:PORT" in capsys.readouterr().err

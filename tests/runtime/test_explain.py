@@ -13,7 +13,7 @@ from forktree.lang.errors import LanguageError
 from forktree.lang.expressions import gen, select
 from forktree.lang.sampling import Sampling
 from forktree.runtime.function import function
-from forktree.runtime.plan import PlannedRequest, Prices, build_tree, count_distinct, count_prefill
+from forktree.runtime.plan import PlannedRequest, Prices, build_tree, count_distinct, count_prefill, priced
 from forktree.runtime.protocol import Branch, PlannedPrompt, Text
 
 
@@ -184,14 +184,13 @@ def test_rows_that_do_not_fit_are_a_type_error(row) -> None:
         few_shot.explain([row], backend=Fake([]))
 
 
-@pytest.mark.parametrize("rows", [["ab"], [["a"]], {"question": "a"}, [3]])
+@pytest.mark.parametrize("rows", [["ab"], [["a"]], {"question": "a"}, [3], "ab", 3])
 def test_what_map_refuses_as_a_row_the_plan_refuses_with_the_same_words(rows) -> None:
     with pytest.raises(LanguageError) as mapped:
         few_shot.using(backend=Fake([])).map(rows)
     with pytest.raises(LanguageError) as planned:
         few_shot.explain(rows, backend=Fake([]))
     assert str(planned.value) == str(mapped.value)
-    assert "row 0 is a dict of arguments or a tuple" in str(planned.value)
 
 
 @settings(max_examples=200, deadline=None)
@@ -244,6 +243,28 @@ def test_the_printed_plan_marks_a_bound_as_one() -> None:
     assert "prefill  at least" in str(plan)
     assert "decode   at most 18 tokens" in str(plan)
     assert plan.to_dict()["is_bound"] is True
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [
+        (0, "0.0000"),
+        (12.5, "12.5000"),
+        (0.0123, "0.0123"),
+        (0.00099, "0.00099"),
+        (0.0000126, "0.000013"),
+        (1, "1.0000"),
+    ],
+)
+def test_a_small_price_shows_two_significant_digits(amount, shown) -> None:
+    assert priced(amount) == shown
+
+
+def test_the_printed_plan_has_one_row_and_one_request_and_a_price_in_the_prices_currency() -> None:
+    plan = few_shot.explain(ROWS[:1], backend=Fake([]), prices={"input": 0.15, "output": 0.6})
+    assert str(plan).startswith("plan of few_shot: 1 row, 1 request\n")
+    unit = "in the currency of the prices"
+    assert f"price    at most 0.0000039 with shared prompts cached, 0.0000039 without, {unit}\n" in str(plan)
 
 
 def test_a_react_loop_is_planned_up_to_what_only_a_run_can_know() -> None:

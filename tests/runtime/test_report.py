@@ -83,7 +83,20 @@ def test_the_price_takes_cached_tokens_at_their_own_rate() -> None:
     prices = Prices(input=1e6, output=2e6, cached_input=5e5)
     assert ft.explain_run(state, prices=prices).price == 9 + 2 * 2
     assert ft.explain_run(state, prices={"input": 1e6, "output": 0}).price == 9
-    assert "price    9.0000" in str(ft.explain_run(state, prices={"input": 1e6, "output": 0}))
+    shown = str(ft.explain_run(state, prices={"input": 1e6, "output": 0}))
+    assert "price    9.0000, in the currency of the prices\n" in shown
+
+
+def test_one_of_a_thing_is_not_many() -> None:
+    @ft.function
+    def program(s):
+        s += "a" + ft.gen("x", max_tokens=1)
+
+    report = str(ft.explain_run(program.run(backend=Fake(["b"])), prices={"input": 0.15, "output": 0.6}))
+    assert report.startswith("run of program: 1 row, 1 request\n  prefill  1 of 1 prompt token; 0% were cached\n")
+    assert "  decode   1 token\n" in report
+    assert "  1 token ×1  gen x\n" in report
+    assert "  price    0.00000075, in" in report
 
 
 def test_what_is_no_run_is_refused() -> None:
