@@ -55,6 +55,7 @@ class Fake:
         if isinstance(script, str):
             raise BackendError("Fake takes a list of answers, a dict or a function, not one text; write [text]")
         self._answer = _answerer(script)
+        self._script = None if callable(script) else script
         # A function may wait for what the program does next, and a subclass may have another `stream`.
         self._is_at_hand = not callable(script) and type(self) is Fake
         self._capabilities = replace(_CAPABILITIES, tokens=token_ids)
@@ -71,6 +72,11 @@ class Fake:
     @property
     def name(self) -> str:
         return "Fake"
+
+    @property
+    def identity(self) -> object:
+        """See `protocol.Identified`: the script where it is data. A function may answer differently each time."""
+        return self._script
 
     @property
     def capabilities(self) -> protocol.Capabilities:
@@ -257,7 +263,10 @@ class _ByName:
 def _text_of(answer: Any) -> str:
     if isinstance(answer, str):
         return answer
-    return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise BackendError(f"an answer is text, an exception or plain data, not {answer!r}: {error}") from None
 
 
 def _parted(spec: ConstraintSpec | None, text: str) -> tuple[ConstraintSpec | None, str, str]:

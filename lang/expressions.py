@@ -215,18 +215,23 @@ def tools(items: Iterable[Any]) -> ir.Tools:
 def role(name: str, expr: object = None) -> ir.Sequence:
     """A turn of the role `name`. No expression gives an empty turn."""
     source = ir.caller_source()
+    _check_role(name, source)
     inner = () if expr is None else ir.nodes_of(expr)
     return ir.Sequence((ir.RoleBegin(name, source), *inner, ir.RoleEnd(name, source)))
 
 
 def role_begin(name: str) -> ir.RoleBegin:
     """Opens a turn; `role_end` closes it."""
-    return ir.RoleBegin(name, ir.caller_source())
+    source = ir.caller_source()
+    _check_role(name, source)
+    return ir.RoleBegin(name, source)
 
 
 def role_end(name: str) -> ir.RoleEnd:
     """Closes the open turn."""
-    return ir.RoleEnd(name, ir.caller_source())
+    source = ir.caller_source()
+    _check_role(name, source)
+    return ir.RoleEnd(name, source)
 
 
 def markup(text: str) -> ir.Text:
@@ -254,6 +259,9 @@ def image(content: bytes | str | Path) -> ir.Image:
     source = ir.caller_source()
     if isinstance(content, str | Path):
         content = Path(content).read_bytes()
+    if not isinstance(content, bytes | bytearray):
+        raise LanguageError(f"image() takes encoded bytes or a file's path, not {content!r}{ir.at(source)}")
+    content = bytes(content)
     for magic, media_type in _MEDIA_TYPES:
         if content.startswith(magic):
             return ir.Image(content, media_type, source)
@@ -263,6 +271,11 @@ def image(content: bytes | str | Path) -> ir.Image:
 def _check_name(name: object, what: str, source: ir.Source | None) -> None:
     if name is not None and (not isinstance(name, str) or not name):
         raise LanguageError(f"{what} takes a variable's name as non-empty text, not {name!r}{ir.at(source)}")
+
+
+def _check_role(name: object, source: ir.Source | None) -> None:
+    if not isinstance(name, str | ir.Symbolic) or (isinstance(name, str) and not name):  # a trace refuses a symbol
+        raise LanguageError(f"a role is named by text such as 'user', not {name!r}{ir.at(source)}")
 
 
 def _check_options(options: object, what: str, source: ir.Source | None) -> tuple[str, ...]:

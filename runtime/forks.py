@@ -32,6 +32,9 @@ class ForkGroup:
     @overload
     def __getitem__(self, index: slice) -> list[State]: ...
     def __getitem__(self, index: int | slice) -> State | list[State]:
+        if isinstance(index, str):
+            where = ir.at(ir.caller_source())
+            raise LanguageError(f"a variable is read from one branch, as forks[0][{index!r}], or after a join{where}")
         return self._states[index]
 
     def __setitem__(self, index: int, value: State) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 from forktree.lang import ir
 from forktree.lang.errors import LanguageError
-from forktree.lang.keywords import did_you_mean, unknown_keyword
+from forktree.lang.keywords import did_you_mean, keyword_checked, unknown_keyword
 from forktree.lang.program import Speculation
 from forktree.lang.sampling import Sampling
 from forktree.runtime.bodies import Body, call_on, launch, run_here
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from forktree.runtime.programs import Program
 
 _RUN_OPTIONS = ("backend", "sampling", "seed")
+_RUN_BATCH_OPTIONS = ("num_threads", "progress_bar", "generator_style", "backend", "max_new_tokens")
 
 
 class Function(Mappable):
@@ -264,7 +265,8 @@ class Function(Mappable):
         """
         unknown = sorted(sampling.keys() - SAMPLING_KEYWORDS)
         if unknown:
-            raise TypeError(f"run_batch() has no parameter {unknown[0]!r}")
+            near = did_you_mean(unknown[0], [*_RUN_BATCH_OPTIONS, *SAMPLING_KEYWORDS])
+            raise TypeError(f"run_batch() has no parameter {unknown[0]!r}{near}")
         settled = self.using(backend=backend, sampling=sampling_of({"max_new_tokens": max_new_tokens, **sampling}))
         return run_batch(settled, batch_kwargs, num_threads, progress_bar, generator_style)
 
@@ -272,11 +274,11 @@ class Function(Mappable):
         """See `Mappable`."""
         return Run(get_executor(), self._options.backend or NoBackend(), self._options.sampling, self.name)
 
-    def fingerprint(self) -> str:
-        """A checksum of the body and what it names, of what is bound to it and of its sampling."""
+    def fingerprint(self) -> Mapping[str, str]:
+        """See `Mappable`: the body and what it refers to, what is bound to it, its sampling and its backend."""
         from forktree.runtime.fingerprint import fingerprint_function
 
-        return fingerprint_function(self._fn, self.bound, self._options.sampling)
+        return fingerprint_function(self, self._options.backend or get_defaults().backend())
 
     def failed_run(self, error: BaseException) -> Run:
         """A run that ended with `error` before its body began."""
@@ -438,6 +440,7 @@ def function(
     api_speculation: bool = False,
     num_api_spec_tokens: int | None = None,
 ) -> Callable[..., Function]: ...
+@keyword_checked(name="function()")
 def function(
     fn: Callable[..., Any] | None = None,
     /,

@@ -13,13 +13,11 @@ if TYPE_CHECKING:
     from forktree.runtime.cursor import Cursor
 
 
-def undefined(name: object, cursor: Cursor) -> str:
+def undefined(name: str, cursor: Cursor) -> str:
     """What is wrong, what is set, and the likeliest mend: a join, another name, or an append."""
     run = cursor.run
     known = ", ".join(map(repr, cursor.names)) or "none"
     what = f"variable {name!r} is not set by {run.name} up to here; set are: {known}"
-    if not isinstance(name, str):
-        return what
     elsewhere = _set_elsewhere(name, cursor.id, run.recorder.ops)
     near = did_you_mean(name, cursor.names)
     return what + (elsewhere or near or f"; a gen or select sets its name once it is appended: s += ft.gen({name!r})")

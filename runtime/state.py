@@ -11,7 +11,7 @@ import asyncio
 import builtins
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 from forktree.lang import expressions, ir
 from forktree.lang.errors import LanguageError, TimeoutError, UndefinedVariableError
@@ -43,6 +43,17 @@ class State:
         raise LanguageError(
             f"a state does not go into an f-string: write s['name'] or s.text(){ir.at(ir.caller_source())}"
         )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            raise AttributeError(f"a state has no attribute {name!r}; a variable is read as s[{name!r}]")
+
+    def __add__(self, other: object) -> NoReturn:
+        """Raises LanguageError: appending is `s += expr`."""
+        raise LanguageError(f"a state is appended to in place: write s += expr{ir.at(ir.caller_source())}")
 
     @property
     def _run(self) -> Run:
@@ -99,6 +110,10 @@ class State:
 
     def scope(self, name: str) -> ScopeSpan:
         """`with s.scope("name"): …`: the text that is appended inside becomes a variable."""
+        if not isinstance(name, str) or not name:
+            raise LanguageError(
+                f"scope takes a variable's name as non-empty text, not {name!r}{ir.at(ir.caller_source())}"
+            )
         return ScopeSpan(self, name)
 
     var_scope = scope  # SGLang's name
@@ -108,6 +123,11 @@ class State:
 
         In an `async def` body the result must be awaited.
         """
+        if not hasattr(function, "call_on"):
+            where = ir.at(ir.caller_source())
+            raise LanguageError(
+                f"s.call takes a program, made by @ft.function, and its arguments, not {function!r}{where}"
+            )
         return function.call_on(self, args, kwargs)
 
     # Variables
@@ -387,6 +407,8 @@ class State:
             UndefinedVariableError: it cannot be bound any more.
             Exception: the program's own error, when that is why.
         """
+        if not isinstance(name, str):
+            raise UndefinedVariableError(f"a variable is read by its name, not by {name!r}{ir.at(ir.caller_source())}")
         run = self._run
         has_ended = not self._is_outside or run.body.is_set
         value = self._cursor.names.get(name)

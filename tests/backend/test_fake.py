@@ -52,6 +52,30 @@ def test_an_exception_in_a_script_is_raised() -> None:
         answer(Fake([ServerError("down")]))
 
 
+class Mine(Exception):
+    """A user's own."""
+
+
+@pytest.mark.parametrize("script", [[Mine("down")], {"x": Mine("down")}, lambda request: Mine("down")])
+def test_a_user_s_own_exception_in_a_script_comes_out_as_itself_with_the_line(script) -> None:
+    with pytest.raises(Mine, match="down") as caught:
+        answer(Fake(script))
+    assert any("gen('x') of program" in note for note in caught.value.__notes__)
+
+
+def test_what_a_script_s_function_raises_is_the_backend_s_fault() -> None:
+    def script(request):
+        raise Mine("broken")
+
+    with pytest.raises(BackendError, match="Fake failed: Mine: broken"):
+        answer(Fake(script))
+
+
+def test_an_answer_that_cannot_be_written_is_refused() -> None:
+    with pytest.raises(BackendError, match=r"an answer is text, an exception or plain data, not \{1\}"):
+        answer(Fake([{1}]))
+
+
 def test_plain_data_is_written_as_compact_json() -> None:
     assert answer(Fake([{"a": [1, "é"]}])) == '{"a":[1,"é"]}'
 
@@ -87,6 +111,27 @@ def test_a_stop_is_searched_in_the_answer_and_never_in_the_prompt() -> None:
 def test_an_answer_that_its_constraint_forbids_is_an_error() -> None:
     with pytest.raises(BackendError, match="'maybe', which its constraint forbids"):
         answer(Fake(["maybe"]), choices=["yes", "no"])
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("12x4", {"regex": "[0-9]+"}, r"character 2 is 'x', and behind '12' RegexSpec\(pattern='\[0-9\]\+'\)"),
+        ("x", {"choices": ["a", "b"]}, "character 0 is 'x', and at the beginning ChoicesSpec"),
+        ("ab", {"regex": "abc"}, "it ends too early for RegexSpec"),
+        ("<think>so</think>x", {"regex": "[0-9]+", "reasoning": True}, "character 0 is 'x'"),
+    ],
+)
+def test_an_illegal_answer_names_its_constraint_and_where_it_leaves_it(text, options, message) -> None:
+    with pytest.raises(BackendError, match=message):
+        answer(Fake([text]), **options)
+
+
+def test_an_answer_that_a_budget_would_have_closed_is_an_error() -> None:
+    options = {"regex": "(ab ?)+c", "max_tokens": 2}
+    with pytest.raises(BackendError, match=r'up to max_tokens=2 .*on_budget="close" would have ended it'):
+        answer(Fake(["ab ab c"]), **options, on_budget="close")
+    assert answer(Fake(["ab c"]), **options, on_budget="close") == "ab c"
 
 
 @pytest.mark.parametrize("script", ["text", 5, None])
