@@ -112,6 +112,11 @@ class Local:
         return f"local:{self._model.name}"
 
     @property
+    def identity(self) -> object:
+        """See `protocol.Identified`: the model and its precision; not the machine, nor how much memory it may take."""
+        return self._model.identity
+
+    @property
     def capabilities(self) -> Capabilities:
         return _CAPABILITIES
 

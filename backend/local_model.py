@@ -35,6 +35,11 @@ class LocalModel:
     def name(self) -> str:
         return self._source.name
 
+    @property
+    def identity(self) -> object:
+        """What of the model decides its answers; its name, for a source that says no more."""
+        return getattr(self._source, "identity", self._source.name)
+
     def check_open(self) -> None:
         if self._is_closed:
             raise EngineError(f"the local backend for {self.name!r} is closed; make a new Local()")

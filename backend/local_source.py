@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ Report = Callable[[str, int, int], None]
 Quantize = Literal["auto", "none", "fp16", "int8", "q4"]
 
 _MAX_PAGE_SIZE = 128
+_NUM_SAMPLES = 16
+_SAMPLE_BYTES = 1 << 14
 
 
 class ModelSource(Protocol):
@@ -62,6 +65,13 @@ class FolderSource:
     def name(self) -> str:
         return os.fspath(self.model)
 
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The name, or for files that are there samples of what they hold; the precision; nothing is loaded."""
+        path = Path(self.model)
+        held = _sampled(path) if path.exists() else self.name
+        return held, self.dtype, self.quantize
+
     def load_tokenizer(self, report: Report | None = None) -> Tokenizer:
         """Raises ModelError: there is no such model, or its tokenizer cannot be used."""
         from forktree.backend.tokenizer import Tokenizer
@@ -97,6 +107,20 @@ def check_count(name: str, value: Any) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be None or a whole number from 1 on, not {value!r}")
+
+
+def _sampled(path: Path) -> str:
+    """A checksum of a model's files: names, sizes, and pieces of each, so that a retrained model is another one."""
+    files = sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.name if path.is_dir() else ''} {size};".encode("utf-8", "surrogatepass"))
+        with file.open("rb") as opened:
+            for number in range(_NUM_SAMPLES):
+                opened.seek(number * max(size - _SAMPLE_BYTES, 0) // (_NUM_SAMPLES - 1))
+                digest.update(opened.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
 
 
 def _check_one_of(name: str, value: object, known: tuple[str, ...]) -> None:

@@ -53,6 +53,11 @@ class Replay:
         return f"Replay of {self._name}"
 
     @property
+    def identity(self) -> object:
+        """See `protocol.Identified`: a record answers as what it recorded."""
+        return self.name
+
+    @property
     def capabilities(self) -> protocol.Capabilities:
         return self._capabilities
 

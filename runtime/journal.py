@@ -2,14 +2,16 @@
 
 Each finished row is one commit, made before anybody sees its result, so that after a kill at any moment a row is
 either wholly there or not at all. Failed rows are not kept: resuming tries them again. The file remembers the
-program and the rows; a change of either is refused unless the caller says what to do.
+program, part by part, and each row by its place and content; a change of either is refused unless the caller says
+what to do. Whatever is said, a finished row answers only for a row of the same place and content.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,13 @@ from forktree.runtime.state import State
 from forktree.runtime.stored import restore, restore_branch, store, store_branch
 from forktree.runtime.values import Value
 
-_FORMAT = "forktree.journal/1"
+_FORMAT = "forktree.journal/2"
+_CHOICES = ("refuse", "rerun", "keep")
+_SHORT = 16
+"""Digits of a row's checksum in the list of all rows; the row itself keeps the whole one."""
+
+_MAX_NAMED = 4
+"""Changed parts that a refusal names."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS rows (
@@ -37,35 +45,43 @@ class Journal:
     """Where a map keeps its finished rows, for `journal=`.
 
     Attributes:
-        on_change: when the program or the rows are not those of the file: "refuse" (the default), "rerun" the
-            rows that changed (all of them, when the program did), or "keep" the finished rows as they are.
+        on_change: when the program or the rows are not those of the file: "refuse" (the default); "rerun": run
+            the rows that are new or changed, and all of them when the program changed; "keep": run the rows that
+            are new or changed, and keep the others' results although the program changed.
+
+    Raises:
+        LanguageError: another `on_change`.
     """
 
     path: str | Path
     on_change: Literal["refuse", "rerun", "keep"] = "refuse"
 
+    def __post_init__(self) -> None:
+        if self.on_change not in _CHOICES:
+            raise LanguageError(f'on_change must be "refuse", "rerun" or "keep", not {self.on_change!r}')
+
 
 class JournalFile:
     """One open journal. Used by the thread or task that takes a map's results."""
 
-    def __init__(self, journal: Journal, program: str, rows: str | None) -> None:
+    def __init__(self, journal: Journal, program: Mapping[str, str], rows: Iterable[Any]) -> None:
         """Open or create the file.
 
         Args:
-            program: fingerprint of the program.
-            rows: fingerprint of all rows, or None where they come one by one and are compared then.
+            program: the checksum of each part of the program, by its name.
+            rows: all of them; those of an iterator are compared when they come.
 
         Raises:
             LanguageError: the file is no journal, is in use, or belongs to another program or other rows.
         """
         self._path = Path(journal.path)
         self._on_change = journal.on_change
-        if journal.on_change not in ("refuse", "rerun", "keep"):
-            raise LanguageError(f'on_change must be "refuse", "rerun" or "keep", not {journal.on_change!r}')
         try:
             self._db = sqlite3.connect(self._path, timeout=1.0, check_same_thread=False, isolation_level=None)
             self._open()
-            self._compare(program, rows)
+            self._compare_program(dict(program))
+            if isinstance(rows, Sequence):
+                self._compare_rows([fingerprint(row)[:_SHORT] for row in rows])
         except sqlite3.Error as error:
             self.close()
             in_use = " (another run has it open)" if "locked" in str(error) else ""
@@ -81,31 +97,46 @@ class JournalFile:
         self._db.executescript(_TABLES)
         self._db.execute("INSERT OR IGNORE INTO about VALUES ('format', ?)", (_FORMAT,))
         if self._about("format") != _FORMAT:
-            raise LanguageError(f"{self._path} has the format {self._about('format')!r}, not {_FORMAT!r}")
+            raise LanguageError(
+                f"{self._path} has the format {self._about('format')!r}, not {_FORMAT!r}: another version of forktree "
+                "wrote it; use another file"
+            )
 
     def _about(self, key: str) -> str | None:
         found = self._db.execute("SELECT value FROM about WHERE key = ?", (key,)).fetchone()
         return None if found is None else str(found[0])
 
-    def _compare(self, program: str, rows: str | None) -> None:
+    def _remember(self, key: str, value: Any) -> None:
+        self._db.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (key, json.dumps(value)))
+
+    def _compare_program(self, program: dict[str, str]) -> None:
         known = self._about("program")
-        if known is not None and known != program:
-            self._refuse("the program has changed")
+        before = program if known is None else json.loads(known)
+        if before != program:
+            self._refuse(
+                f"the program has changed since {self._path} was written ({_changes(before, program)})",
+                '"rerun" runs every row again, "keep" keeps the results of the old program',
+            )
             if self._on_change == "rerun":
                 self._db.execute("DELETE FROM rows")
-        known_rows = self._about("rows")
-        if rows is not None and known_rows is not None and known_rows != rows:
-            self._refuse("the rows have changed")
-        self._db.execute("INSERT OR REPLACE INTO about VALUES ('program', ?)", (program,))
-        if rows is not None:
-            self._db.execute("INSERT OR REPLACE INTO about VALUES ('rows', ?)", (rows,))
+        self._remember("program", program)
 
-    def _refuse(self, what: str) -> None:
-        if self._on_change == "refuse":
-            raise LanguageError(
-                f"{what} since {self._path} was written; use another file, or "
-                'journal=Journal(path, on_change="rerun" or "keep")'
+    def _compare_rows(self, rows: list[str]) -> None:
+        known = self._about("rows")
+        before = rows if known is None else json.loads(known)
+        if before != rows:
+            changed = sum(old != new for old, new in zip(before, rows, strict=False))
+            more = len(rows) - len(before)
+            told = [f"{changed} of {len(before)} changed" if changed else "", _count_of(more)]
+            self._refuse(
+                f"the rows have changed since {self._path} was written ({', '.join(filter(None, told))})",
+                '"keep" runs just the rows that are new or changed, and takes the others from the file',
             )
+        self._remember("rows", rows)
+
+    def _refuse(self, what: str, remedy: str) -> None:
+        if self._on_change == "refuse":
+            raise LanguageError(f"{what}; use another file, or journal=ft.Journal(path, on_change=…): {remedy}")
 
     def find(self, index: int, row: Any) -> tuple[str, str, str] | None:
         """Value, variables and branch of a finished row, as stored.
@@ -117,9 +148,11 @@ class JournalFile:
         if found is None:
             return None
         if found[0] != fingerprint(row):
-            self._refuse(f"row {index} has changed")
-            if self._on_change == "rerun":
-                return None
+            self._refuse(
+                f"row {index} has changed since {self._path} was written",
+                '"keep" runs just the rows that are new or changed, and takes the others from the file',
+            )
+            return None
         return found[1], found[2], found[3]
 
     def write(self, index: int, row: Any, state: State, value: Any) -> None:
@@ -178,6 +211,17 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(store(value).encode()).hexdigest()
 
 
-def fingerprint_rows(rows: Any) -> str | None:
-    """Of a list of rows; None for rows that come one by one."""
-    return fingerprint(list(rows)) if isinstance(rows, Sequence) else None
+def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """The names of parts that differ, the most telling first: code's own changes before what is new or gone."""
+    common = [name for name in now if name in before and now[name] != before[name]]
+    new = [f"{name} is new" for name in now if name not in before]
+    gone = [f"{name} is gone" for name in before if name not in now]
+    named = [*common, *new, *gone]
+    more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
+    return ", ".join(named[:_MAX_NAMED]) + more
+
+
+def _count_of(more: int) -> str:
+    if more == 0:
+        return ""
+    return f"{more} were added at the end" if more > 0 else f"{-more} are gone from the end"

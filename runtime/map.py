@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from forktree.lang.errors import LanguageError
 from forktree.runtime.executor import MAX_BODY_THREADS, get_executor
-from forktree.runtime.journal import Journal, JournalFile, fingerprint_rows, restore_state
+from forktree.runtime.journal import Journal, JournalFile, restore_state
 from forktree.runtime.order import depth_first
 from forktree.runtime.progress import ProgressBar
 from forktree.runtime.values import Callback
@@ -351,7 +351,7 @@ def _open_journal(program: Mappable, rows: Iterable[Row], journal: AnyJournal) -
     if journal is None:
         return None
     given = journal if isinstance(journal, Journal) else Journal(journal)
-    return JournalFile(given, program.fingerprint(), fingerprint_rows(rows))
+    return JournalFile(given, program.fingerprint(), rows)
 
 
 def _bar(

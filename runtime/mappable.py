@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -86,8 +86,8 @@ class Mappable(ABC):
         """A run that has not begun and has no branch yet, for a row that comes from a journal."""
 
     @abstractmethod
-    def fingerprint(self) -> str:
-        """A checksum that changes with the program."""
+    def fingerprint(self) -> Mapping[str, str]:
+        """A checksum of each part of the program and its backend, by the part's name."""
 
     def beginnings(self, rows: Sequence[Row]) -> list[Path]:
         """How the prompt of each row begins, as far as that is known without running anything."""

@@ -113,10 +113,13 @@ class Program(ProgramData, Mappable):
         """See `Mappable`."""
         return Run(get_executor(), NoBackend(), self.sampling, self.name)
 
-    def fingerprint(self) -> str:
-        """A checksum of the operations, without their lines, and of the sampling."""
+    def fingerprint(self) -> Mapping[str, str]:
+        """See `Mappable`: the operations without their lines, the sampling and the backend."""
+        from forktree.runtime.fingerprint import fingerprint_backend
+
         described = (*_without_sources(self.ops), self.sampling)
-        return hashlib.sha256(repr(described).encode()).hexdigest()
+        operations = hashlib.sha256(repr(described).encode("utf-8", "surrogatepass")).hexdigest()
+        return {"operations": operations, **fingerprint_backend(self._options.backend or get_defaults().backend())}
 
     def beginnings(self, rows: Sequence[Row]) -> list[Path]:
         """The text of each row's prompt up to its first generation, piece by piece."""

@@ -333,6 +333,18 @@ class Scripted(Protocol):
         ...
 
 
+class Identified(Protocol):
+    """What a backend may offer besides, so that a journal tells the answers of two backends apart.
+
+    A backend that does not is told by its class and `name`.
+    """
+
+    @property
+    def identity(self) -> object:
+        """Plain data: all that decides its answers (model, precision, endpoint), and never a key. Nothing is loaded."""
+        ...
+
+
 class Planner(Protocol):
     """What a backend may offer besides, each for itself, so that a plan is exact. Nothing is computed or changed."""
 

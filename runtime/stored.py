@@ -132,7 +132,9 @@ def _decode_instance(name: str, data: Any) -> Any:
         if isinstance(cls, type) and dataclasses.is_dataclass(cls):
             return cls(**{key: _decode(item) for key, item in data.items()})
     except Exception as error:
-        raise LanguageError(f"a stored {name} does not fit the class any more: {error}") from error
+        raise LanguageError(
+            f'a stored {name} does not fit the class any more; map with on_change="rerun", or another file: {error}'
+        ) from error
     raise LanguageError(f"a stored value is a {name}, which the program has not imported, or has no more")
 
 

@@ -180,17 +180,44 @@ def test_a_change_is_noticed_and_refused_unless_told_otherwise(tmp_path, what) -
         now = changed_program()
     else:
         now = program.using(seed=3)
-    now = now.using(backend=Fake({**SCRIPT, "receipt": {"company": "B", "day": "2024-01-01"}}))
-    with pytest.raises(LanguageError, match=r"changed.*rows\.db"):
+    now = now.using(backend=Fake(SCRIPT))
+    with pytest.raises(LanguageError, match=r"changed.*rows\.db.*on_change"):
         now.map(iter(rows) if "iterator" in what else rows, journal=path)
     copied = shutil.copy(path, tmp_path / "copied.db")
-    kept = now.map(rows, journal=Journal(path, on_change="keep"))
-    assert all(result.replayed for result in kept)
-    rerun = now.map(rows, journal=Journal(copied, on_change="rerun"))
+    kept = [result.replayed for result in now.map(rows, journal=Journal(path, on_change="keep"))]
+    rerun = [result.replayed for result in now.map(rows, journal=Journal(copied, on_change="rerun"))]
     if what in ("program", "bound"):
-        assert not any(result.replayed for result in rerun)
-    else:
-        assert any(not result.replayed for result in rerun)
+        assert (kept, rerun) == ([True] * 5, [False] * 5)
+    else:  # a result never passes for that of a row of other content
+        assert kept == rerun == [row == old for row, old in zip(rows, ROWS, strict=True)]
+
+
+def test_rows_that_were_added_run_alone_when_told_to_keep(tmp_path) -> None:
+    path = tmp_path / "rows.db"
+    bound = program.using(backend=Fake(SCRIPT))
+    bound.map(ROWS, journal=path)
+    more = [*ROWS, {"q": "q5"}, {"q": "q6"}]
+    with pytest.raises(LanguageError, match=r'2 were added at the end.*"keep" runs just the rows that are new'):
+        bound.map(more, journal=path)
+    results = bound.map(more, journal=Journal(path, on_change="keep"))
+    assert [result.replayed for result in results] == [True] * 5 + [False] * 2
+    assert all(result.replayed for result in bound.map(more, journal=path))
+    with pytest.raises(LanguageError, match="3 are gone from the end"):
+        bound.map(more[:4], journal=path)
+
+
+def test_a_refusal_names_what_has_changed(tmp_path) -> None:
+    path = tmp_path / "rows.db"
+    program.using(backend=Fake(SCRIPT)).map(ROWS, journal=path)
+    with pytest.raises(LanguageError, match=r"the program has changed since .*rows\.db was written \(backend\)"):
+        program.using(backend=Fake({**SCRIPT, "kind": "a"})).map(ROWS, journal=path)
+    with pytest.raises(LanguageError, match=r"\(sampling\)"):
+        program.using(backend=Fake(SCRIPT), seed=3).map(ROWS, journal=path)
+
+
+def test_an_unknown_on_change_is_refused_when_the_journal_is_made() -> None:
+    with pytest.raises(LanguageError, match='"refuse", "rerun" or "keep", not \'overwrite\''):
+        Journal("rows.db", on_change="overwrite")
 
 
 def test_comments_and_layout_are_no_change(tmp_path) -> None:
