@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import forktree as ft
-from forktree.commands.console import local_model
+from forktree.commands.console import local_model, output_file
 from forktree.commands.programs import UsageError
 
 _NAMED = ("record", "replay", "openai", "anthropic", "http", "https")
@@ -27,6 +27,8 @@ def _checked(text: str) -> str:
     kind, _, rest = text.partition(":")
     if text != "local" and (kind not in _NAMED or not rest):
         raise argparse.ArgumentTypeError(f"{text!r} is none of {_KINDS}")
+    if kind == "record":
+        output_file(rest)
     if kind in ("http", "https") and not _is_address(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no address; write one as http://HOST:PORT")
     return text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import forktree as ft
@@ -13,6 +12,7 @@ from forktree.commands.console import (
     add_command,
     add_model_options,
     local_model,
+    output_file,
     positive,
     stderr_console,
     stdout_console,
@@ -65,8 +65,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--against", type=_some_of(PEERS), metavar="ENGINES", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--quick", action="store_true", help="one repetition without a warm-up, and fewer rows")
     parser.add_argument("--reps", type=positive, default=3, help="repetitions after a warm-up (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to a file")
-    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw the rows")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="also write the rows to a file")
+    parser.add_argument("--plot", type=output_file, metavar="FILE.png", help="also draw the rows")
     add_model_options(parser)
     parser.set_defaults(run=run)
 

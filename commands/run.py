@@ -9,7 +9,9 @@ import argparse
 import dataclasses
 import enum
 import json
+import math
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import forktree as ft
@@ -93,13 +95,31 @@ def _run_rows(program: ft.Function, rows: list[dict[str, Any]], concurrency: int
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_plain)
+    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
-    """What JSON has no form for: models and dataclasses as objects, an enum's member as its value, the rest as text."""
+def plain(value: Any) -> Any:
+    """A value as JSON has it: models and dataclasses are objects, an enum's member is its value, NaN and the infinities
+    are null, keys are text, and what JSON has no form for is text too."""
+    match value:
+        case enum.Enum():
+            return plain(value.value)
+        case None | str() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {_key(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
     if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
+        return plain(value.model_dump(mode="json"))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    return value.value if isinstance(value, enum.Enum) else str(value)
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return str(value)
+
+
+def _key(key: Any) -> str:
+    """The text that JSON writes for a number, a truth value or none, and `str` for the rest."""
+    shown = plain(key)
+    return shown if isinstance(shown, str) else json.dumps(shown) if not isinstance(shown, list | dict) else str(key)

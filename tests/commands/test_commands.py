@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import json
 import os
 import subprocess
@@ -9,12 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 
 import forktree as ft
 from forktree.commands.main import COMMANDS, main
 from forktree.commands.programs import load_program, parse_arguments
 from forktree.commands.rows import read_rows
+from forktree.commands.run import plain
 
 NAMES = [module.__name__.rsplit(".", 1)[1] for module in COMMANDS]
 
@@ -365,3 +369,39 @@ def test_an_address_that_is_none_is_a_usage_error(backend: str, capsys: pytest.C
         main(["run", "qa.py", "--backend", backend])
     assert exit_.value.code == 2
     assert "is no address; write one as http://HOST:PORT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["run", "qa.py", "--backend", "record:{file}"], ["bench", "--json", "{file}"], ["bench", "--plot", "{file}"]],
+)
+@pytest.mark.parametrize(("file", "message"), [("gone/x", "there is no folder"), (".", "is a folder; name a file")])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, options: list[str], file: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([option.format(file=tmp_path / file) for option in options])
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_every_value_has_a_form_in_json() -> None:
+    class Kind(enum.Enum):
+        FOOD = "food"
+
+    @dataclasses.dataclass
+    class Receipt:
+        kind: Kind
+        total: float
+
+    class Model(pydantic.BaseModel):
+        kind: Kind
+
+    assert plain(
+        [Receipt(Kind.FOOD, float("nan")), Model(kind=Kind.FOOD), {Kind.FOOD: 1, 2: (3,), ("a", 1): True}]
+    ) == [
+        {"kind": "food", "total": None},
+        {"kind": "food"},
+        {"food": 1, "2": [3], "('a', 1)": True},
+    ]
+    assert plain({None: Path("x")}) == {"null": "x"}
