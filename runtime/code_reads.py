@@ -6,6 +6,7 @@ import ast
 import dis
 import functools
 import inspect
+import linecache
 import textwrap
 from collections.abc import Iterator
 from types import CodeType
@@ -92,10 +93,17 @@ def imports_of(code: CodeType) -> list[Import]:
 def writes_of(code: CodeType) -> frozenset[Write]:
     """What the body changes in place, as far as its source is there to read: caches, logs and collected results."""
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-    except (OSError, SyntaxError, TypeError, ValueError):  # typed at a prompt, made by code, or a lambda's half line
+        tree = ast.parse(textwrap.dedent(_source_of(code)))
+    except (SyntaxError, ValueError):  # typed at a prompt, made by code, or a lambda's half line
         return frozenset()
     return frozenset(write for node in ast.walk(tree) for write in _writes_in(node))
+
+
+def _source_of(code: CodeType) -> str:
+    """As `inspect.getsource`, which looks at every module there is, and so may load some that wait to be used."""
+    linecache.checkcache(code.co_filename)
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+    return "".join(inspect.getblock(lines)) if lines else ""
 
 
 def _writes_in(node: ast.AST) -> Iterator[Write]:

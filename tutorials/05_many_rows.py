@@ -114,8 +114,9 @@ with tempfile.TemporaryDirectory() as folder:
     print(sum(result.replayed for result in results), "of", len(results), "rows came from the journal")
     print(results[0].replayed, results[0].value, "-", results[0].state["kind"].value)
 
-    # A journal belongs to its program and rows. Another program is refused, so that nothing old passes for new;
-    # `ft.Journal` says what to do instead: "rerun" what changed, or "keep" what is there.
+    # A journal belongs to its program and rows: the code, all data and files of yours that it refers to, the sampling
+    # and the model. A change is refused and named, so that nothing old passes for new. `ft.Journal` says what to do
+    # instead: "rerun" every row of the changed program, or "keep" what is there and run just the rows that are new.
 
     changed = classify.using(seed=1)
     try:
@@ -124,3 +125,7 @@ with tempfile.TemporaryDirectory() as folder:
         print(error)
     results = changed.map(rows, journal=ft.Journal(journal, on_change="keep"))
     print(sum(result.replayed for result in results), "rows kept")
+
+    more = [*rows, {"command": "open the window"}]
+    results = changed.map(more, journal=ft.Journal(journal, on_change="keep"))
+    print(sum(not result.replayed for result in results), "row was new")
