@@ -215,7 +215,7 @@ class Function(Mappable):
         return State(run.cursors[0], is_outside=True)
 
     def trace(self, *args: Any, **kwargs: Any) -> Program:
-        """The program as data: given arguments (and defaults) are constants, missing ones stay open.
+        """The program as data: given arguments and defaults are constants; missing ones and `ft.SYMBOLIC` stay open.
 
         Raises:
             TraceError: the body needs a value that only a run can know; the message names the line.
