@@ -25,7 +25,7 @@ MAX_STATES = 20_000  # of one walk over states
 MAX_STEPS = 4_000  # before the first text will do
 _WALKS = ((1, 300), (16, MAX_STATES))  # how much the way that is left weighs, and the most states of such a search
 _LIMITS = (256, 4_096, 65_536, 1 << 20)
-_TOO_MANY = 100  # times MAX_STEPS: this limit leads nowhere
+_TOO_MANY = (1, 1, 4, 100)  # times MAX_STEPS: this limit leads nowhere; a larger one finds a first text soon
 _INFINITE = 1 << 40
 
 
@@ -59,7 +59,7 @@ class Shortest:
         self._usable = sum(1 << byte for byte in self._order)
         self._words: dict[Term, Word] = {}
         self._floors: dict[Term, int] = {}
-        self._num_steps = 0
+        self._num_steps = self._most_steps = 0
 
     def of(self, term: Term) -> Word:
         """A text of the term, which must be live.
@@ -69,8 +69,8 @@ class Shortest:
         """
         if term.nullable:
             return _EMPTY
-        for limit in _LIMITS:
-            self._num_steps = 0
+        for limit, many in zip(_LIMITS, _TOO_MANY, strict=True):
+            self._num_steps, self._most_steps = 0, many * MAX_STEPS
             try:
                 found = self._run(term, limit)
             except _GaveUpError:
@@ -115,7 +115,7 @@ class Shortest:
 
     def _count_step(self) -> None:
         self._num_steps += 1
-        if self._num_steps > _TOO_MANY * MAX_STEPS:
+        if self._num_steps > self._most_steps:
             raise _GaveUpError
 
     def _learn(self, part: Term, most: int, word: Word | None) -> None:
@@ -147,7 +147,9 @@ class Shortest:
 
     def _least_of(self, term: Term, limit: int) -> _Search:
         best: Word | None = None
-        for arm in sorted(term.args, key=self._floor):
+        for arm in sorted(term.args, key=lambda one: (_is_detour(one), self._floor(one))):
+            if best is not None and _is_detour(arm):
+                break
             found = yield arm, limit if best is None else len(best.data)
             best = found or best
             if best is not None and self._num_steps > MAX_STEPS:
@@ -307,6 +309,20 @@ def _parts(term: Term) -> Sequence[Term]:
         case Kind.AND:
             return [one for one in term.args if one.kind is not Kind.NOT]
     return ()
+
+
+def _is_detour(term: Term) -> bool:
+    """Whether it is one more key of an object that needs none: whatever it still needs, it needs behind it too.
+
+    Without this a search goes down key after key, each a state of its own, before it tries a long required value.
+    """
+    if term.kind is not Kind.CAPTURE or term.args[1]:
+        return False
+    match term.args[2].context:
+        case (ObjectPlan() as plan,):
+            afters = [after for _, tag in term.args[0] for _, after in tag]
+            return all(after.count > plan.low and not after.pending for after in afters)
+    return False
 
 
 def _spine(term: Term) -> list[Term]:
