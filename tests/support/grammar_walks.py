@@ -93,6 +93,14 @@ def brute_mask(constraint: Constraint, prefix: bytes, vocabulary: Vocabulary = T
     return found | (set(vocabulary.eos_ids) if state.nullable else set())
 
 
+def check_texts(constraint: Constraint, accept: Iterable[str], reject: Iterable[str]) -> None:
+    """Asserts that every text of `accept` is legal, token by token, and no text of `reject`."""
+    for text in accept:
+        assert accepts_by_tokens(constraint, text), f"not accepted: {text}"
+    for text in reject:
+        assert not accepts_by_tokens(constraint, text), f"accepted: {text}"
+
+
 def random_text(
     constraint: Constraint, rng: random.Random, vocabulary: Vocabulary = TOY, most: int = 200
 ) -> str | None:
