@@ -14,7 +14,9 @@ from forktree.commands.console import local_model, output_file
 from forktree.commands.programs import UsageError
 
 _NAMED = ("record", "replay", "openai", "anthropic", "http", "https")
-_KINDS = "local, record:FILE, replay:FILE, openai:MODEL, anthropic:MODEL or the http:// address of a server"
+_KINDS = (
+    "local, record:FILE, replay:FILE; not built yet: openai:MODEL, anthropic:MODEL, the http:// address of a server"
+)
 
 
 def add_backend_option(parser: argparse.ArgumentParser) -> None:
