@@ -15,6 +15,7 @@ from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.messages import Emitted, EngineRequest, Event, Failed, Finished
 from forktree.backend.local_answers import completion_of, scores_of
 from forktree.backend.local_forms import AnswerText
+from forktree.backend.local_generation import Ask, Generation, plan_asks, submit_all
 from forktree.backend.local_model import LocalModel
 from forktree.backend.local_raw import RawCompletion, generate_raw
 from forktree.backend.local_requests import Work, engine_request, plan_generation
@@ -40,6 +41,7 @@ from forktree.runtime.protocol import (
 if TYPE_CHECKING:
     from forktree.backend.engine.inspect import CachedNode, StepRecord
     from forktree.backend.engine.stats import EngineStats
+    from forktree.backend.tokenizer import Tokenizer
 
 T = TypeVar("T")
 Listener = Callable[[Event], None]
@@ -191,6 +193,23 @@ class Local:
         self._model.load()
         return generate_raw(self._model, prompts, sampling or Sampling(), markup=markup, constraint=constraint)
 
+    async def open(self, asks: Sequence[Ask]) -> list[Generation]:
+        """Have the engine take raw prompts, all or none of them; returns when it did. For servers.
+
+        Whoever stops waiting for a generation closes it.
+
+        Raises:
+            AskError: one of them cannot be honoured or can never fit; the cause says why.
+            EngineError, ModelError: the model cannot be had.
+        """
+        works = await self._off_loop(self._plan_asks, asks)
+        return submit_all(asks, works, self._model.engine(), self._model.tokenizer(), self._courier().send)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer with its chat template. Raises ModelError: it cannot be had."""
+        return self._model.tokenizer()
+
     def tokenize(self, text: str, *, markup: bool = False) -> list[int]:
         """The ids of a text, without BOS; with `markup`, special-token spellings become special tokens."""
         return self._model.tokenizer().encode(text, markup=markup)
@@ -242,6 +261,10 @@ class Local:
         return plan_generation(
             request, self._model.renderer(), self._model.tokenizer(), context=self._model.engine().max_tokens
         )
+
+    def _plan_asks(self, asks: Sequence[Ask]) -> list[Work]:
+        self._model.load()
+        return plan_asks(asks, self._model.tokenizer(), self._model.engine().max_tokens)
 
     def _plan_scores(self, request: ScoreRequest) -> tuple[Options, ScoreJobs]:
         if any(request.options):

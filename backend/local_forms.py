@@ -10,10 +10,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from forktree.backend.call_markup import ID_LENGTH, NAMES, CallMarkup, FoundCall, Slot, read_calls
-from forktree.backend.call_parameters import call_spec, parameters_of, read_parameter_calls
+from forktree.backend.call_parameters import ParameterMarkup, call_spec, parameters_of, read_parameter_calls
 from forktree.backend.grammar.markup import Concat, Markup, OneOf, Repeated, Spec
 from forktree.backend.grammar.specs import MAX_BLANK_LINES, reasoning_parts
 from forktree.backend.render import Prompt
@@ -83,7 +83,7 @@ def form_of(spec: Any, prompt: Prompt, tokenizer: Tokenizer) -> Form:
     match spec:
         case ToolsSpec():
             return _calls_form(spec, tokenizer)
-        case TagsSpec():
+        case TagsSpec() | Concat() | OneOf():
             return Form(spec, shows_special=True)
         case ReasoningSpec():
             return _reasoning_form(spec, prompt, tokenizer)
@@ -113,14 +113,20 @@ def _reasoning_form(spec: ReasoningSpec, prompt: Prompt, tokenizer: Tokenizer) -
     )
 
 
-def _calls_form(spec: ToolsSpec, tokenizer: Tokenizer) -> Form:
-    """In the template's markup, where it shows one in which these calls can be written exactly."""
-    markup = tokenizer.call_markup
+class WrittenCalls(NamedTuple):
+    """Calls as a markup writes them: `begin`, then `calls`, then `after`; `read` takes all three."""
+
+    begin: str
+    calls: Repeated
+    after: str
+    read: Callable[[str], list[FoundCall] | None]
+
+
+def written_calls(spec: ToolsSpec, markup: CallMarkup | ParameterMarkup, tokenizer: Tokenizer) -> WrittenCalls | None:
+    """How a markup writes the calls; None where it cannot write them exactly."""
     takes_many = spec.high is None or spec.high > 1
-    if markup is None or (takes_many and markup.joint is None):
-        return Form(spec)
-    if not all(NAMES.fullmatch(tool.name) for tool in spec.tools):
-        return Form(spec)
+    if (takes_many and markup.joint is None) or not all(NAMES.fullmatch(tool.name) for tool in spec.tools):
+        return None
     after = _before_end(markup.after, tokenizer)
     read: Callable[[str], list[FoundCall] | None]
     if isinstance(markup, CallMarkup):
@@ -130,12 +136,21 @@ def _calls_form(spec: ToolsSpec, tokenizer: Tokenizer) -> Form:
         known = {tool.name: parameters_of(tool, markup) for tool in spec.tools}
         tools = {name: found for name, found in known.items() if found is not None}
         if len(tools) < len(known):
-            return Form(spec)
+            return None
         calls = [call_spec(tool, tools[tool.name], markup) for tool in spec.tools]
         read = partial(read_parameter_calls, markup=markup, tools=tools, after=after)
     repeated = Repeated(OneOf(tuple(calls)), markup.joint or "", spec.low, spec.high)
-    whole = Concat((Markup(markup.before), repeated, Markup(after)))
-    return Form(whole, calls=Calls(read, spec.is_list), shows_special=True)
+    return WrittenCalls(markup.before, repeated, after, read)
+
+
+def _calls_form(spec: ToolsSpec, tokenizer: Tokenizer) -> Form:
+    """In the template's markup, where it shows one in which these calls can be written exactly."""
+    markup = tokenizer.call_markup
+    written = None if markup is None else written_calls(spec, markup, tokenizer)
+    if written is None:
+        return Form(spec)
+    whole = Concat((Markup(written.begin), written.calls, Markup(written.after)))
+    return Form(whole, calls=Calls(written.read, spec.is_list), shows_special=True)
 
 
 def _call(markup: CallMarkup, tool: ToolSpec) -> Concat:
