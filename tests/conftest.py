@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: idle threads give busy cores back soon
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton: kernels run on the CPU, see tests/kernels/triton
 
 
 GOLDEN = Path(__file__).parent / "golden"
