@@ -87,26 +87,29 @@ from forktree.runtime.state import State
 from forktree.runtime.trace import SYMBOLIC
 
 if TYPE_CHECKING:
+    from forktree.backend.anthropic import Anthropic
+    from forktree.backend.endpoint import RuntimeEndpoint
     from forktree.backend.fake import Fake
     from forktree.backend.grammar.constraints import Choices, Grammar, Regex, Schema, Substring, Tags
     from forktree.backend.local import Local
-    from forktree.backend.network import Anthropic, OpenAI, Remote, RuntimeEndpoint
+    from forktree.backend.openai import OpenAI
+    from forktree.backend.remote import Remote
     from forktree.backend.replay import Replay
     from forktree.runtime.protocol import Backend
 
 __version__ = "0.1.0"
 
 _LAZY = {
-    "Anthropic": "forktree.backend.network",
+    "Anthropic": "forktree.backend.anthropic",
     "Choices": "forktree.backend.grammar.constraints",
     "Fake": "forktree.backend.fake",
     "Grammar": "forktree.backend.grammar.constraints",
     "Local": "forktree.backend.local",
-    "OpenAI": "forktree.backend.network",
+    "OpenAI": "forktree.backend.openai",
     "Regex": "forktree.backend.grammar.constraints",
-    "Remote": "forktree.backend.network",
+    "Remote": "forktree.backend.remote",
     "Replay": "forktree.backend.replay",
-    "RuntimeEndpoint": "forktree.backend.network",
+    "RuntimeEndpoint": "forktree.backend.endpoint",
     "Schema": "forktree.backend.grammar.constraints",
     "Substring": "forktree.backend.grammar.constraints",
     "Tags": "forktree.backend.grammar.constraints",

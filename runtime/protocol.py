@@ -18,7 +18,7 @@ model generated. Adjacent text is tokenised as one run, closed by a generation, 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -149,12 +149,16 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One generated token, its log-probability (natural log), and the likeliest alternatives if asked for."""
+    """One generated token, its log-probability (natural log), and the likeliest alternatives if asked for.
+
+    An id of -1 is one that the backend does not know; `top_texts` are then the texts of the alternatives.
+    """
 
     token: int
     text: str
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    top_texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +346,15 @@ class Identified(Protocol):
     @property
     def identity(self) -> object:
         """Plain data: all that decides its answers (model, precision, endpoint), and never a key. Nothing is loaded."""
+        ...
+
+
+class Priced(Protocol):
+    """What a backend may offer besides, where its answers cost money: reports and plans count with it."""
+
+    @property
+    def prices(self) -> Mapping[str, float] | None:
+        """Of a million tokens: "input", "output" and, where it differs, "cached_input"; None is not known."""
         ...
 
 
