@@ -1,0 +1,40 @@
+"""The application: every route over one engine."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from forktree.backend.local import Local
+from forktree.backend.server.endpoints import Endpoint
+from forktree.backend.server.errors import answer_http_error
+from forktree.backend.server.openapi import document
+from forktree.backend.server.routes import chat, completions, health, models, tokens
+from forktree.backend.server.served import Served
+from forktree.backend.server.settings import Settings
+
+FAMILIES = (chat, completions, models, tokens, health)
+
+
+def build(backend: Local, settings: Settings, *, version: str = "0") -> Starlette:
+    """An ASGI application that serves the backend; `app.state.served` is what its routes share.
+
+    Args:
+        version: of the OpenAPI document.
+    """
+    served = Served(backend, settings)
+    endpoints = [endpoint for family in FAMILIES for endpoint in family.routes()]
+    described = document(endpoints, version=version, has_keys=bool(settings.api_keys))
+
+    async def describe(served: Served, request: Request, body: None) -> JSONResponse:
+        return JSONResponse(described)
+
+    own = Endpoint(method="GET", path="/openapi.json", answer=describe, summary="This document", is_open=True)
+    app = Starlette(
+        routes=[endpoint.route(served) for endpoint in (*endpoints, own)],
+        exception_handlers={HTTPException: answer_http_error},
+    )
+    app.state.served = served
+    return app

@@ -1,0 +1,116 @@
+"""The body of a request: read within bounds, parsed as strict JSON, checked against its schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from forktree.backend.server.errors import ApiError
+
+Body = TypeVar("Body", bound=BaseModel)
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_MEANS_NOTHING_ELSE = frozenset(["missing", "extra_forbidden"])
+
+
+async def read_body(request: Request, schema: type[Body], *, max_bytes: int) -> Body:
+    """
+    Raises:
+        ApiError: 413 too long, 415 no JSON by its type, 400 what it holds is wrong.
+        ClientDisconnect: the client went away before the end.
+    """
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise ApiError(415, f"the body must be application/json, not {kind!r}", code="unsupported_media_type")
+    return checked(schema, parsed(await _read(request, max_bytes)))
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > max_bytes:
+        raise _too_long(max_bytes)
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > max_bytes:
+            raise _too_long(max_bytes)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _too_long(max_bytes: int) -> ApiError:
+    return ApiError(413, f"the body is longer than {max_bytes} bytes", code="request_too_large")
+
+
+def parsed(data: bytes) -> Any:
+    """JSON as a value. Raises ApiError: it is none, by RFC 8259, or it has text that is not Unicode."""
+    try:
+        value = json.loads(data, parse_constant=_refuse_constant)
+        if _SURROGATE.search(data):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ApiError(400, "the body has a lone surrogate, which no Unicode text holds", code="invalid_json") from None
+    except (ValueError, RecursionError) as error:  # ValueError has bad UTF-8 too
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise ApiError(400, f"the body is not JSON: {reason}", code="invalid_json") from None
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def checked(schema: type[Body], value: Any) -> Body:
+    """Raises ApiError 400, with the field that is wrong."""
+    if not isinstance(value, dict):
+        raise ApiError(400, f"the body must be a JSON object, not {_named(value)}")
+    try:
+        return schema.model_validate(value)
+    except ValidationError as error:
+        raise _refusal(error, value) from None
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
+
+
+def _refusal(error: ValidationError, body: Any) -> ApiError:
+    first = error.errors(include_url=False, include_context=False)[0]
+    param = _path(first["loc"], body)
+    message = str(first["msg"]).removeprefix("Value error, ")
+    match first["type"]:
+        case "extra_forbidden":
+            message = f"unknown field {param}: leave it out"
+            return ApiError(400, message, param=param, code="unknown_parameter")
+        case "missing":
+            return ApiError(400, f"{param} is required", param=param, code="missing_required_parameter")
+    shown = _shown(first.get("input"))
+    said = message if message.startswith(param) else f"{param}: {message}" if param else message
+    seen = "" if shown in said else f", not {shown}"
+    return ApiError(400, said + seen, param=param or None, code="invalid_value")
+
+
+def _path(location: Sequence[int | str], body: Any) -> str:
+    """Where in the body: what pydantic says, without the names of the cases of unions that it puts between."""
+    path, at = "", body
+    for position, key in enumerate(location):
+        is_last = position == len(location) - 1
+        if isinstance(key, int):
+            if isinstance(at, list) and key < len(at):
+                path, at = f"{path}[{key}]", at[key]
+        elif isinstance(at, dict) and (key in at or is_last):
+            path, at = f"{path}.{key}" if path else key, at.get(key)
+    return path
+
+
+def _named(value: Any) -> str:
+    kinds = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list"}
+    return kinds.get(type(value), "an object")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 80 else f"{text[:77]}…"

@@ -1,0 +1,71 @@
+"""A route: its path, what it takes, and what carries it out, with errors answered in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from forktree.backend.server.bodies import read_body
+from forktree.backend.server.errors import api_error
+from forktree.backend.server.served import Served
+
+Answer = Callable[[Served, Request, Any], Awaitable[Any]]
+_GONE = 499  # nobody reads it: the client has closed the connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """
+    Attributes:
+        answer: takes what is served, the request and its checked body; returns an ASGI response.
+        body: the model of the request's body; None has none.
+        is_open: needs no key.
+        gives: JSON schema of a plain answer, for the OpenAPI document.
+        streams: it may answer with server-sent events.
+    """
+
+    method: str
+    path: str
+    answer: Answer
+    summary: str
+    body: type[BaseModel] | None = None
+    is_open: bool = False
+    gives: dict[str, Any] | None = None
+    streams: bool = False
+
+    def route(self, served: Served) -> Route:
+        return Route(self.path, _Carrier(self, served), methods=[self.method])
+
+
+class _Carrier:
+    """The ASGI application of one endpoint."""
+
+    def __init__(self, endpoint: Endpoint, served: Served) -> None:
+        self._endpoint = endpoint
+        self._served = served
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        response = await self._answer(request)
+        await response(scope, request.receive, send)
+
+    async def _answer(self, request: Request) -> Any:
+        endpoint, served = self._endpoint, self._served
+        try:
+            if not endpoint.is_open:
+                served.keys.check(request.headers.get("authorization"))
+            body = None
+            if endpoint.body is not None:
+                body = await read_body(request, endpoint.body, max_bytes=served.settings.max_body_bytes)
+            return await endpoint.answer(served, request, body)
+        except ClientDisconnect:
+            return Response(status_code=_GONE)
+        except Exception as error:
+            return api_error(error).response()

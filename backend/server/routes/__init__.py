@@ -1,0 +1,1 @@
+"""One module a family of routes; each has `routes(served) -> list[Endpoint]`."""

@@ -1,0 +1,80 @@
+"""What the routes share: the engine, what its model is called, who may ask."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+from functools import cached_property
+
+from forktree.backend.local import Local
+from forktree.backend.server.auth import Keys
+from forktree.backend.server.errors import ApiError
+from forktree.backend.server.settings import Settings
+from forktree.backend.tokenizer import Tokenizer
+
+
+class Served:
+    """One model behind one server. Made once; the server's loop owns it.
+
+    Attributes:
+        is_draining: the server is about to stop: it is not ready for more, and finishes what it has.
+    """
+
+    def __init__(self, backend: Local, settings: Settings) -> None:
+        self.backend = backend
+        self.settings = settings
+        self.keys = Keys(settings.api_keys)
+        self.created = int(time.time())
+        self.is_draining = False
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.backend.tokenizer
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Another one where a seed may draw otherwise: another model or precision."""
+        return "fp_" + hashlib.sha256(repr(self.backend.identity).encode()).hexdigest()[:12]
+
+    @cached_property
+    def hidden(self) -> HiddenSpellings:
+        return HiddenSpellings(self.tokenizer)
+
+    def model_of(self, name: str | None) -> str:
+        """What answers call the model that a request names. Raises ApiError 404: it is not served here."""
+        names = self.settings.model_names
+        if name is not None and name not in names:
+            known = ", ".join(map(repr, names))
+            message = f"there is no model {name!r} here; this server has {known}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return names[0] if name is None else name
+
+
+class HiddenSpellings:
+    """Hides what spells a special token in a user's text, so that a rendered conversation has only the template's own.
+
+    The stand-ins are words; `shown` puts the plain text back.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        spellings = sorted(filter(None, tokenizer.vocabulary.markup.values()), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, spellings)) if spellings else r"(?!)")
+
+    def hide(self, text: str, stand_ins: dict[str, str]) -> str:
+        """The text with words in place of spellings; `stand_ins` learns what each stands for."""
+
+        def replace(match: re.Match[str]) -> str:
+            word = f"Q{secrets.token_hex(8)}Z"
+            stand_ins[word] = match.group()
+            return word
+
+        return self._pattern.sub(replace, text)
+
+
+def shown(text: str, stand_ins: dict[str, str]) -> str:
+    """The text with what its stand-ins stand for."""
+    for word, spelling in stand_ins.items():
+        text = text.replace(word, spelling)
+    return text
