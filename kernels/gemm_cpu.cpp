@@ -5,6 +5,7 @@
 
 namespace {
 
+constexpr int SIDE_BY_SIDE = 6;      // rows whose integer sums run beside one another
 constexpr int64_t FEW_ROWS = 4;      // below, one thread quantises: cheaper than a barrier
 constexpr int64_t CHUNK = 120;       // rows whose activations stay in the second-level cache; a multiple of every tile
 constexpr float SMALLEST = 1e-30f;   // a block whose largest magnitude is below is zero: the factor must be finite
@@ -47,6 +48,34 @@ inline int64_t place(int64_t row, int64_t rows, int64_t block, int64_t blocks) {
     return first * blocks + block * tile_rows(first, rows) + row - first;
 }
 
+// sums[j] += (d · Σ q·x) · scale of N rows. A row's products are a chain, each waiting for the one before: the chains of
+// several rows run side by side, since the processor does not look far enough ahead to find the next row's by itself.
+template <Format F, int DIGITS, int N>
+inline void add_dots(const lanes::Bytes* w, const Activation<DIGITS>* x, lanes::Floats scale, lanes::Floats* sums) {
+    constexpr int WORDS = BLOCK_SIZE / 4;
+    constexpr bool SHIFTED = F == Format::EIGHT_BIT;
+    lanes::Ints dots[N];
+#pragma GCC unroll 16
+    for (int j = 0; j < N; j++) dots[j] = lanes::start(SHIFTED && DIGITS == 1 ? x[j].offset : 0);
+#pragma GCC unroll 16
+    for (int i = 0; i < WORDS; i++)
+#pragma GCC unroll 16
+        for (int j = 0; j < N; j++) dots[j] = lanes::dot4<F>(dots[j], w[i], x[j].q[0] + 4 * i);
+    if constexpr (DIGITS == 2) {
+#pragma GCC unroll 16
+        for (int j = 0; j < N; j++) {
+            dots[j] = lanes::next_digit(dots[j]);
+            if (SHIFTED) dots[j] = lanes::plus(dots[j], x[j].offset);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < WORDS; i++)
+#pragma GCC unroll 16
+            for (int j = 0; j < N; j++) dots[j] = lanes::dot4<F>(dots[j], w[i], x[j].q[1] + 4 * i);
+    }
+#pragma GCC unroll 16
+    for (int j = 0; j < N; j++) sums[j] = lanes::add_product(sums[j], lanes::scaled(dots[j], scale), x[j].scale);
+}
+
 // out[j][0 .. 16) of M rows: Σ over blocks of (d · Σ q·x) · scale, and m · sum after it.
 template <Format F, int DIGITS, int M>
 void multiply_tile(const uint8_t* panel, const Activation<DIGITS>* x, int64_t blocks, lanes::Floats* acc) {
@@ -69,17 +98,11 @@ void multiply_tile(const uint8_t* panel, const Activation<DIGITS>* x, int64_t bl
         }
         for (int64_t i = 0; i < word_bytes(F); i += 64) __builtin_prefetch(panel + ahead + i, 0, 2);
         const lanes::Floats scale = lanes::load_halves(d + b * LANES);
-#pragma GCC unroll 16  // the sums stay in registers
-        for (int j = 0; j < M; j++) {
-            constexpr bool SHIFTED = F == Format::EIGHT_BIT;
-            lanes::Ints dot = lanes::start(SHIFTED && DIGITS == 1 ? x[j].offset : 0);
-            for (int i = 0; i < WORDS; i++) dot = lanes::dot4<F>(dot, w[i], x[j].q[0] + 4 * i);
-            if constexpr (DIGITS == 2) {
-                dot = lanes::next_digit(dot);
-                if (SHIFTED) dot = lanes::plus(dot, x[j].offset);
-                for (int i = 0; i < WORDS; i++) dot = lanes::dot4<F>(dot, w[i], x[j].q[1] + 4 * i);
-            }
-            sums[j] = lanes::add_product(sums[j], lanes::scaled(dot, scale), x[j].scale);
+        if constexpr (M <= SIDE_BY_SIDE) {
+            add_dots<F, DIGITS, M>(w, x, scale, sums);
+        } else {
+            add_dots<F, DIGITS, SIDE_BY_SIDE>(w, x, scale, sums);
+            add_dots<F, DIGITS, M - SIDE_BY_SIDE>(w, x + SIDE_BY_SIDE, scale, sums + SIDE_BY_SIDE);
         }
         if (F == Format::FOUR_BIT) {
             const lanes::Floats least = lanes::load_halves(m + b * LANES);
