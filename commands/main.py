@@ -16,11 +16,11 @@ import traceback
 from collections.abc import Sequence
 
 import forktree
-from forktree.commands import bench, chat, demo, explain, pull, run, show
+from forktree.commands import bench, chat, demo, explain, pull, run, serve, show
 from forktree.commands.programs import UsageError
 from forktree.lang.errors import ForktreeError
 
-COMMANDS = (demo, run, explain, show, chat, pull, bench)
+COMMANDS = (demo, run, explain, show, chat, serve, pull, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
