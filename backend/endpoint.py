@@ -93,7 +93,7 @@ class RuntimeEndpoint(NetworkBackend):
         return scored_tokens(await self._ask(scoring_body(text, start))) if text else []
 
     async def _ask(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        async with self._transport.post("generate", body, len(str(body["text"])) // 3) as answer:
+        async with self._transport.exchange("generate", body, len(str(body["text"])) // 3) as answer:
             data = await answer.data()
         if not isinstance(data, dict):
             raise self._transport.unreadable(data)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Unpack
 
 from forktree.backend.clients.account import Account
@@ -18,6 +21,7 @@ from forktree.backend.clients.options import (
     transport_of,
 )
 from forktree.backend.openai import wire_of
+from forktree.runtime import protocol
 
 
 class Remote(NetworkBackend):
@@ -33,16 +37,38 @@ class Remote(NetworkBackend):
     """
 
     def __init__(
-        self, url: str, api_key: str | None = None, *, model: str = "default", **options: Unpack[Options]
+        self, url: str, api_key: str | None = None, *, model: str | None = None, **options: Unpack[Options]
     ) -> None:
         written = f"Remote({url!r})"
         given = checked_options("Remote", options)
         base = checked_url(url, written)
-        place = Place(FORKTREE, base if base.endswith("/v1") else f"{base}/v1", model)
-        prices = prices_of(given.get("prices"), model)
+        place = Place(FORKTREE, base if base.endswith("/v1") else f"{base}/v1", model or "")
+        prices = prices_of(given.get("prices"), model or "")
         account = Account(prices)
         transport = transport_of(place, headers_of(found_key(FORKTREE, api_key, written)), given, account)
-        settings = settings_of(model, FORKTREE, given)
+        settings = settings_of(model or "", FORKTREE, given)
         super().__init__(
-            written, settings, transport, account, prices, lambda told: wire_of(told, FORKTREE, "auto", model)
+            written, settings, transport, account, prices, lambda told: wire_of(told, FORKTREE, "auto", "")
         )
+
+    async def stream(self, request: protocol.GenerateRequest) -> AsyncIterator[protocol.Delta | protocol.Completion]:
+        """Step by step, where a program is not sent whole."""
+        await self._learn_model()
+        async with contextlib.aclosing(self._client.stream(request)) as events:  # type: ignore[type-var]
+            async for event in events:
+                yield event
+
+    async def score(self, request: protocol.ScoreRequest) -> protocol.ScoreResult:
+        """Options behind plain text; behind turns they are scored where the whole program runs."""
+        await self._learn_model()
+        return await super().score(request)
+
+    async def _learn_model(self) -> None:
+        """The server's model, where the user named none."""
+        if self._settings.model:
+            return
+        listed = await self._transport.get("models")
+        try:
+            self._adopt(replace(self._settings, model=listed["data"][0]["id"]))
+        except (KeyError, IndexError, TypeError) as error:
+            raise self._transport.unreadable(listed) from error

@@ -32,18 +32,23 @@ class NetworkBackend:
     ) -> None:
         dialect = settings.dialect
         self._name = name
-        self._settings = settings
         self._transport = transport
         self._account = account
         self._prices = prices
-        self._client = Client(settings, transport, account, wire_of)
-        self._scorer = Scorer(settings, transport, account, self._client)
+        self._wire_of = wire_of
+        self._adopt(settings)
         self._capabilities = protocol.Capabilities(
             constraints=supported_kinds(dialect),
             score=dialect.scoring is not None,
             images=dialect.images,
             logprobs=dialect.logprobs,
         )
+
+    def _adopt(self, settings: Settings) -> None:
+        """Speak in this way from now on."""
+        self._settings = settings
+        self._client = Client(settings, self._transport, self._account, self._wire_of)
+        self._scorer = Scorer(settings, self._transport, self._account, self._client)
 
     @property
     def name(self) -> str:

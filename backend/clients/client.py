@@ -3,7 +3,7 @@
     conversation_of(branch)      turns, or plain text
     means_of(constraint)         what is asked for, by which mechanism
     fitted(...)                  cut to the context, where that was asked for
-    Transport.post(...)          retries until the first byte
+    Transport.exchange(...)       retries until the first byte
     Gathered                     pieces become deltas and a completion
     check(...)                   a constrained answer that is not legal is asked for again, so often and no oftener
 
@@ -100,7 +100,8 @@ class Client:
     def _question(self, request: protocol.GenerateRequest) -> tuple[Question, str]:
         """The question, and the blanks that the answer may begin with again."""
         dialect = self._settings.dialect
-        if request.on_budget == "close":
+        closes = request.on_budget == "close"
+        if closes and not dialect.closes:
             raise UnsupportedError(f'{dialect.service} cannot end an output in time; drop on_budget="close"')
         told = self.told(request.branch)
         begun, blanks = told.begun, ""
@@ -114,7 +115,7 @@ class Client:
         sampling = replace(request.sampling, n=None)
         if sampling.seed is not None and request.sample_index:
             sampling = replace(sampling, seed=sampling.seed + request.sample_index)
-        return Question(self._settings.model, told, sampling, means, request.constraint is None), blanks
+        return Question(self._settings.model, told, sampling, means, request.constraint is None, closes), blanks
 
     async def _stream_free(
         self, question: Question, blanks: BlankTaker
@@ -188,7 +189,7 @@ class Client:
             usage = gathered.usage
             return usage.prompt_tokens + usage.completion_tokens or None
 
-        async with self._transport.post(wire.path, body, num_tokens, used) as answer:
+        async with self._transport.exchange(wire.path, body, num_tokens, used) as answer:
             if not answer.is_stream:
                 data = await answer.data()
                 for piece in wire.pieces_of_reply(self._checked(data)):

@@ -67,6 +67,7 @@ class Dialect:
         images: it can see.
         reasoning: fields of a message that hold what the model thought.
         streams_usage: it takes `stream_options`.
+        closes: it ends a constrained output within the budget, where it is asked to.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Dialect:
     images: bool = True
     reasoning: tuple[str, ...] = ()
     streams_usage: bool = True
+    closes: bool = False
 
 
 OPENAI = Dialect(
@@ -223,10 +225,10 @@ FORKTREE = Dialect(
     key_variables=("FORKTREE_API_KEY",),
     sampling=_ENGINE,
     native=MappingProxyType({"RegexSpec": "regex", "ChoicesSpec": "choices", "GrammarSpec": "grammar"}),
-    continues=MappingProxyType({"continue_final_message": True, "add_generation_prompt": False}),
-    completions=True,
+    completions=True,  # its chat route begins turns itself; programs that begin one go whole to /v1/programs
     scoring="echo",
     images=False,
+    closes=True,
     reasoning=("reasoning_content",),
 )
 

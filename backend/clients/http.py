@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
+import ssl
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -108,10 +110,10 @@ class Transport:
         self._is_closed = False
 
     @contextlib.asynccontextmanager
-    async def post(
-        self, path: str, body: Mapping[str, Any], num_tokens: int, used: Callable[[], int | None] = lambda: None
+    async def exchange(
+        self, path: str, body: Mapping[str, Any] | None, num_tokens: int, used: Callable[[], int | None] = lambda: None
     ) -> AsyncIterator[Answer]:
-        """Send `body` as JSON; the answer has begun when the context is entered.
+        """Send `body` as JSON, or ask for what lies there; the answer has begun when the context is entered.
 
         Args:
             num_tokens: what the governor counts it with until its end; then what `used` tells, if it can.
@@ -137,20 +139,15 @@ class Transport:
             await answer.aclose()
 
     async def get(self, path: str) -> Any:
-        """The JSON that is served at `path`."""
-        client = await self._client()
-        try:
-            response = await client.get(self._url(path), headers=self._headers)
-        except httpx.HTTPError as error:
-            raise self.fault(error).error from error
-        if response.status_code != 200:
-            raise fault_of_status(self.place, response.status_code, response.headers, response.content).error
-        return self.parsed(response.text)
+        """The JSON that is served at `path`, with the same patience."""
+        async with self.exchange(path, None, 0) as answer:
+            return await answer.data()
 
-    async def _begin(self, path: str, body: Mapping[str, Any]) -> Answer:
+    async def _begin(self, path: str, body: Mapping[str, Any] | None) -> Answer:
         client = await self._client()
+        method = "GET" if body is None else "POST"
         try:
-            request = client.build_request("POST", self._url(path), json=body, headers=self._headers)
+            request = client.build_request(method, self._url(path), json=body, headers=self._headers)
             response = await client.send(request, stream=True)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _Failed(self.fault(error)) from error
@@ -214,6 +211,7 @@ class Transport:
     def _make_client(self) -> httpx.AsyncClient:
         timeouts = self._timeouts
         return httpx.AsyncClient(
+            verify=_certificates(),
             timeout=httpx.Timeout(timeouts.silence_s, connect=timeouts.connect_s, pool=None),
             limits=httpx.Limits(max_connections=self._max_connections, max_keepalive_connections=self._max_connections),
         )
@@ -226,6 +224,12 @@ class Transport:
             self._clients.clear()
         for loop, client in clients:
             client.close_on(loop)
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """The authorities that are trusted: read once, since that takes longer than a request on this machine."""
+    return httpx.create_ssl_context()
 
 
 class _Failed(Exception):

@@ -20,6 +20,10 @@ NO_ID = -1
 """The id of a token whose service tells none."""
 
 
+DEFAULT_MAX_TOKENS = 512
+"""Of plain text without a budget; the route's own default is 16, which would cut nearly all of it."""
+
+
 class ChatWire:
     """Turns in, the assistant's turn out."""
 
@@ -83,8 +87,7 @@ class TextWire:
             )
         prompt = plain_text(question, self._dialect.service)
         body = {"model": question.model, "prompt": prompt, **_common(question, self._dialect)}
-        if self._dialect.budget in body:
-            body["max_tokens"] = body.pop(self._dialect.budget)
+        body["max_tokens"] = body.pop(self._dialect.budget, DEFAULT_MAX_TOKENS)
         if question.sampling.logprobs is not None:
             body["logprobs"] = _checked_top(question.sampling.logprobs, self._dialect)
         return body
@@ -116,6 +119,8 @@ def _common(question: Question, dialect: Dialect) -> dict[str, Any]:
         fields["stream"] = True
         if dialect.streams_usage:
             fields["stream_options"] = {"include_usage": True}
+    if question.closes:
+        fields["on_budget"] = "close"
     means = question.means
     if means is not None:
         fields.update(means.fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypedDict
@@ -19,6 +20,9 @@ from forktree.backend.clients.truncation import Truncate, checked_truncate
 from forktree.backend.clients.turns import Loose
 from forktree.lang.errors import AuthenticationError, BackendError
 from forktree.lang.keywords import unknown_keyword
+
+
+_KEY = re.compile(r"[!-~]+")
 
 
 class Options(TypedDict, total=False):
@@ -112,9 +116,9 @@ def found_key(dialect: Dialect, api_key: str | None, written: str) -> str | None
     Raises:
         AuthenticationError: there is none, and the service answers nobody without.
     """
-    if api_key is not None and (not isinstance(api_key, str) or not api_key.strip() or not api_key.isascii()):
-        raise AuthenticationError(f"{written}: api_key= is a text of ASCII characters, and the one given is not")
     if api_key is not None:
+        if not isinstance(api_key, str) or not _KEY.fullmatch(api_key.strip()):
+            raise AuthenticationError(f"{written}: the api_key= given is no key; it is one word of ASCII characters")
         return api_key.strip()
     for name in dialect.key_variables:
         if value := os.environ.get(name, "").strip():

@@ -83,7 +83,7 @@ class Scorer:
             "temperature": 0.0,
             **self._settings.extra,
         }
-        async with self._transport.post("completions", body, len(text) // 3) as answer:
+        async with self._transport.exchange("completions", body, len(text) // 3) as answer:
             data = await answer.data()
         try:
             logprobs = data["choices"][0]["logprobs"]

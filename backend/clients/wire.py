@@ -22,6 +22,7 @@ class Question:
     Attributes:
         means: how a constraint is asked for; None is free text.
         is_stream: the answer comes as events.
+        closes: a constrained output is to end within its budget.
     """
 
     model: str
@@ -29,6 +30,7 @@ class Question:
     sampling: Sampling
     means: Means | None = None
     is_stream: bool = True
+    closes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,9 +74,8 @@ class Service:
             "/generate": self._generate,
             "/flush_cache": self._flush,
         }
-        return Starlette(
-            routes=[Route(path, self._guarded(handler), methods=["POST"]) for path, handler in routes.items()]
-        )
+        posts = [Route(path, self._guarded(handler), methods=["POST"]) for path, handler in routes.items()]
+        return Starlette(routes=[*posts, Route("/v1/models", self._guarded(self._models), methods=["GET"])])
 
     def _guarded(self, handler):
         async def endpoint(request: Request) -> Response:
@@ -125,7 +124,8 @@ class Service:
     # OpenAI
 
     def _chat(self, body: dict[str, Any], fault: Fault | None) -> Response:
-        said, usage = self._said(body), usage_of(json.dumps([body["messages"], body.get("tools")]), self._said(body))
+        said = self._said(body)
+        usage = usage_of(json.dumps([body["messages"], body.get("tools")]), said)
         finish = "tool_calls" if said.get("calls") and said["finish"] == "stop" else said["finish"]
         calls = [
             {
@@ -241,6 +241,9 @@ class Service:
         events = [{"text": text, "meta_info": {**about, "finish_reason": None}} for text in sofar]
         events.append({"text": sofar[-1], "meta_info": about})
         return streamed([json.dumps(event) for event in events], fault, done=True)
+
+    def _models(self, body: Any, fault: Fault | None) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": "scripted", "object": "model"}]})
 
     def _flush(self, body: Any, fault: Fault | None) -> Response:
         return Response("Cache flushed.")
