@@ -32,6 +32,7 @@ class AotSpec:
         kernel:     the `triton.jit` function.
         arguments:  type of each argument that is passed at run time, in Triton's spelling: "*bf16", "i32", "fp32".
         constants:  value of each `tl.constexpr` argument.
+        enable_fp_fusion: whether the compiler may fuse products and sums; launched with the same.
         unaligned:  pointers that may not be 16-byte aligned when launched; all others are.
     """
 
@@ -41,4 +42,5 @@ class AotSpec:
     constants: Mapping[str, object]
     num_warps: int = 4
     num_stages: int = 2
+    enable_fp_fusion: bool = False
     unaligned: frozenset[str] = field(default_factory=frozenset)

@@ -10,13 +10,13 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed here")
 
-from triton import knobs
+from forktree.kernels.triton_mode import is_interpreted
 
 
 @pytest.fixture
 def interpreter() -> torch.device:
     """The device of tensors that interpreted kernels take."""
-    if not knobs.runtime.interpret:
+    if not is_interpreted():
         pytest.skip("TRITON_INTERPRET is off: these tests run kernels on the CPU")
     return torch.device("cpu")
 
@@ -26,6 +26,6 @@ def cuda() -> torch.device:
     """A real device, for tests that are marked `gpu`."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device here")
-    if knobs.runtime.interpret:
+    if is_interpreted():
         pytest.skip("kernels are interpreted here: run with TRITON_INTERPRET=0")
     return torch.device("cuda")

@@ -1,0 +1,1 @@
+"""Kernels and the engine on a GPU."""
