@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from forktree.backend.server.errors import ApiError
 
@@ -15,17 +15,25 @@ class Keys:
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [_digest(key) for key in sorted(keys)]
 
-    def check(self, authorization: str | None) -> None:
-        """Take an Authorization header. Raises ApiError 401: no key, or a wrong one."""
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Look for a key as OpenAI's clients send it, and Anthropic's. Raises ApiError 401: no key, or a wrong one."""
         if not self._digests:
             return
-        scheme, _, key = (authorization or "").strip().partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
-            raise _refusal("no API key was given: send the header `Authorization: Bearer KEY`")
-        given = _digest(key.strip())
+        key = key_of(headers)
+        if key is None:
+            raise _refusal("no API key was given: send the header `Authorization: Bearer KEY`, or `x-api-key: KEY`")
+        given = _digest(key)
         matches = [hmac.compare_digest(given, known) for known in self._digests]  # all of them, whichever it is
         if True not in matches:
             raise _refusal("the API key is not one of this server's")
+
+
+def key_of(headers: Mapping[str, str]) -> str | None:
+    """The key that a request brings."""
+    scheme, _, key = headers.get("authorization", "").strip().partition(" ")
+    if scheme.lower() == "bearer" and key.strip():
+        return key.strip()
+    return headers.get("x-api-key", "").strip() or None
 
 
 def _digest(key: str) -> bytes:

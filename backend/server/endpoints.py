@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from forktree.backend.server.bodies import read_body
 from forktree.backend.server.errors import api_error
 from forktree.backend.server.served import Served
+from forktree.backend.server.wire import OPENAI, Wire
 
 Answer = Callable[[Served, Request, Any], Awaitable[Any]]
 _GONE = 499  # nobody reads it: the client has closed the connection
@@ -29,6 +30,7 @@ class Endpoint:
         is_open: needs no key.
         gives: JSON schema of a plain answer, for the OpenAPI document.
         streams: it may answer with server-sent events.
+        wire: how its protocol writes errors.
     """
 
     method: str
@@ -39,6 +41,7 @@ class Endpoint:
     is_open: bool = False
     gives: dict[str, Any] | None = None
     streams: bool = False
+    wire: Wire = OPENAI
 
     def route(self, served: Served) -> Route:
         return Route(self.path, _Carrier(self, served), methods=[self.method])
@@ -60,7 +63,7 @@ class _Carrier:
         endpoint, served = self._endpoint, self._served
         try:
             if not endpoint.is_open:
-                served.keys.check(request.headers.get("authorization"))
+                served.keys.check(request.headers)
             body = None
             if endpoint.body is not None:
                 body = await read_body(request, endpoint.body, max_bytes=served.settings.max_body_bytes)
@@ -68,4 +71,4 @@ class _Carrier:
         except ClientDisconnect:
             return Response(status_code=_GONE)
         except Exception as error:
-            return api_error(error).response()
+            return endpoint.wire.refuse(api_error(error))

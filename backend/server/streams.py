@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from forktree.backend.local_generation import Generation
 from forktree.backend.server.choices import closing_all
 from forktree.backend.server.errors import api_error
+from forktree.backend.server.wire import OPENAI, Wire
 
 T = TypeVar("T")
 
@@ -48,14 +48,17 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class EventStream:
-    """A response of server-sent events, each an object as JSON, and `[DONE]`.
+    """A response of server-sent events, each an object as JSON.
 
-    A fault in the middle is an event with an `error`, for the status has gone out already. When the client goes away,
+    A fault in the middle is an event too, for the status has gone out already. When the client goes away,
     or the server gives up, `chunks` and the generations behind them are closed.
     """
 
-    def __init__(self, chunks: AsyncGenerator[dict[str, Any], None], generations: Sequence[Generation]) -> None:
+    def __init__(
+        self, chunks: AsyncGenerator[dict[str, Any], None], generations: Sequence[Generation], wire: Wire = OPENAI
+    ) -> None:
         self._chunks = chunks
+        self._wire = wire
         self._generations = generations  # closed here: chunks that were never asked for close nothing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,12 +70,11 @@ class EventStream:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             try:
                 async for chunk in chunks:
-                    await _send_event(send, json.dumps(chunk, ensure_ascii=False, separators=(",", ":")))
+                    await _send_bytes(send, self._wire.event(chunk))
             except Exception as error:
-                await _send_event(send, json.dumps(api_error(error).body(), ensure_ascii=False))
-            await _send_event(send, "[DONE]")
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await _send_bytes(send, self._wire.event(self._wire.fault(api_error(error))))
+            await send({"type": "http.response.body", "body": self._wire.end(), "more_body": False})
 
 
-async def _send_event(send: Send, data: str) -> None:
-    await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
+async def _send_bytes(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})
