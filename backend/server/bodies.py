@@ -15,7 +15,6 @@ from forktree.backend.server.errors import ApiError
 Body = TypeVar("Body", bound=BaseModel)
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_MEANS_NOTHING_ELSE = frozenset(["missing", "extra_forbidden"])
 
 
 async def read_body(request: Request, schema: type[Body], *, max_bytes: int) -> Body:
@@ -79,7 +78,7 @@ def checked(schema: type[Body], value: Any) -> Body:
 
 def _refusal(error: ValidationError, body: Any) -> ApiError:
     first = error.errors(include_url=False, include_context=False)[0]
-    param = _path(first["loc"], body)
+    param = _path(first["loc"], body, is_missing=first["type"] == "missing")
     message = str(first["msg"]).removeprefix("Value error, ")
     match first["type"]:
         case "extra_forbidden":
@@ -93,15 +92,15 @@ def _refusal(error: ValidationError, body: Any) -> ApiError:
     return ApiError(400, said + seen, param=param or None, code="invalid_value")
 
 
-def _path(location: Sequence[int | str], body: Any) -> str:
+def _path(location: Sequence[int | str], body: Any, *, is_missing: bool) -> str:
     """Where in the body: what pydantic says, without the names of the cases of unions that it puts between."""
     path, at = "", body
     for position, key in enumerate(location):
-        is_last = position == len(location) - 1
+        is_wanted = is_missing and position == len(location) - 1
         if isinstance(key, int):
             if isinstance(at, list) and key < len(at):
                 path, at = f"{path}[{key}]", at[key]
-        elif isinstance(at, dict) and (key in at or is_last):
+        elif isinstance(at, dict) and (key in at or is_wanted):
             path, at = f"{path}.{key}" if path else key, at.get(key)
     return path
 
