@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,14 +16,13 @@ from forktree.backend.engine.inspect import CachedNode, StepRecord
 from forktree.backend.engine.messages import EngineRequest, Runner
 from forktree.backend.engine.request import Sequence
 from forktree.backend.engine.stats import EngineStats
+from forktree.backend.engine.switching import switch_interval, wake_promptly
 from forktree.lang.errors import EngineError
 
 T = TypeVar("T")
 
 _CLOSE_TIMEOUT_S = 30.0
-_SWITCH_INTERVAL_S = 0.0005
-"""How long a thread of Python that never waits may keep the interpreter from the engine after a step. Python's own
-5 ms are as long as a step: behind a native call of 3 ms it lost 8.4 ms to a busy thread, with this 0.7 (median)."""
+_LINGER_S = 0.05  # with nothing to do, before the thread parks: a program's next step comes sooner
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,8 @@ class Engine:
     # --- the thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_INTERVAL_S))
+        wake_promptly()
+        switch_interval().shorten()
         try:
             while self._receive():
                 self._core.step()
@@ -135,16 +134,31 @@ class Engine:
             self._shut(error)
         else:
             self._shut(None)
+        finally:
+            switch_interval().restore()
 
     def _receive(self) -> bool:
         """Carry out what has arrived, parked until something has; False when it is time to stop."""
         with self._wake:
-            while not (self._inbox or self._core.has_work or self._is_closing):
-                self._wake.wait()
+            if not self._is_wanted():
+                self._park()
             num_commands, is_closing = len(self._inbox), self._is_closing
         for _ in range(num_commands):  # one by one: what a bug leaves undone is still there to be told
             self._carry_out(self._inbox.popleft())
         return not is_closing
+
+    def _is_wanted(self) -> bool:
+        return bool(self._inbox) or self._core.has_work or self._is_closing
+
+    def _park(self) -> None:
+        """Wait until there is something to do; `_wake` is held. Whoever computes meanwhile is left alone soon."""
+        if self._wake.wait_for(self._is_wanted, _LINGER_S):
+            return
+        switch_interval().restore()
+        try:
+            self._wake.wait_for(self._is_wanted)
+        finally:
+            switch_interval().shorten()
 
     def _carry_out(self, command: _Command) -> None:
         match command:

@@ -8,10 +8,12 @@ import threading
 import pytest
 from engine_fakes import FakeRunner, Listener, run_alone
 
+from forktree.backend.engine import loop
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.core import EngineCore
 from forktree.backend.engine.loop import Engine
 from forktree.backend.engine.messages import EngineRequest
+from forktree.backend.engine.switching import SHORT_S, SwitchInterval
 from forktree.lang.errors import ContextLengthError, EngineError, RunCancelledError
 
 WAIT_S = 20.0
@@ -228,11 +230,40 @@ def test_bad_settings_are_named(fields, message):
         EngineConfig(**fields)
 
 
-def test_busy_threads_of_the_program_hand_over_soon(engine):
+class Interval(SwitchInterval):
+    """Tells when it is held no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_restored = threading.Event()
+
+    def restore(self) -> None:
+        super().restore()
+        self.is_restored.set()
+
+
+def test_busy_threads_hand_over_soon_while_there_is_work_and_keep_their_time_when_there_is_none(monkeypatch):
+    interval, engine = Interval(), Engine(Gated(num_pages=64))
+    monkeypatch.setattr(loop, "switch_interval", lambda: interval)
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.005)
     try:
-        submit(engine, [1, 2, 3], max_tokens=2)[1].wait()
-        assert sys.getswitchinterval() == pytest.approx(0.0005)
+        _, waiter = submit(engine, [1, 2, 3], max_tokens=2)
+        assert engine._core._runner.is_inside.wait(WAIT_S)
+        assert sys.getswitchinterval() == pytest.approx(SHORT_S)
+        engine._core._runner.gate.set()
+        waiter.wait()
+        assert interval.is_restored.wait(WAIT_S)
+        assert sys.getswitchinterval() == pytest.approx(0.005)
     finally:
+        engine.close()
         sys.setswitchinterval(before)
+
+
+def test_an_engine_that_is_closed_at_work_leaves_the_interval_as_it_was(monkeypatch):
+    interval, engine = Interval(), Engine(FakeRunner(num_pages=64))
+    monkeypatch.setattr(loop, "switch_interval", lambda: interval)
+    before = sys.getswitchinterval()
+    submit(engine, [1, 2, 3], max_tokens=60)
+    engine.close()
+    assert sys.getswitchinterval() == before
