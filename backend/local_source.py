@@ -20,6 +20,7 @@ Report = Callable[[str, int, int], None]
 Quantize = Literal["auto", "none", "fp16", "int8", "q4"]
 
 _MAX_PAGE_SIZE = 128
+_FEWEST_KV_TOKENS = 64  # a short chat turn with its template and an answer; with less, hardly a request can run
 _NUM_SAMPLES = 16
 _SAMPLE_BYTES = 1 << 14
 
@@ -60,6 +61,12 @@ class FolderSource:
         size = self.page_size
         if size is not None and (size > _MAX_PAGE_SIZE or size & (size - 1)):
             raise ValueError(f"page_size must be a power of two from 1 to {_MAX_PAGE_SIZE}, not {size}")
+        least = max(_FEWEST_KV_TOKENS, size or 0)
+        if self.kv_tokens is not None and self.kv_tokens < least:
+            raise ValueError(
+                f"kv_tokens must be at least {least}, not {self.kv_tokens}: the pool holds prompts and outputs of all "
+                "running requests, in whole pages; leave it out to use a share of the free memory"
+            )
 
     @property
     def name(self) -> str:

@@ -536,6 +536,8 @@ def test_tokenize_and_detokenize_round_trip(toy):
         ({"dtype": "int8"}, "dtype must be one of"),
         ({"quantize": "int3"}, "quantize must be one of"),
         ({"kv_tokens": 0}, "kv_tokens must be"),
+        ({"kv_tokens": 10}, "kv_tokens must be at least 64, not 10"),
+        ({"kv_tokens": 100, "page_size": 128}, "kv_tokens must be at least 128, not 100"),
         ({"page_size": 3}, "page_size must be a power of two"),
         ({"page_size": True}, "page_size must be"),
         ({"max_running": -1}, "max_running must be"),
