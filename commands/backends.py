@@ -14,9 +14,7 @@ from forktree.commands.console import local_model, output_file
 from forktree.commands.programs import UsageError
 
 _NAMED = ("record", "replay", "openai", "anthropic", "http", "https")
-_KINDS = (
-    "local, record:FILE, replay:FILE; not built yet: openai:MODEL, anthropic:MODEL, the http:// address of a server"
-)
+_KINDS = "local, record:FILE, replay:FILE, openai:MODEL, anthropic:MODEL, the http:// address of a forktree server"
 
 
 def add_backend_option(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +48,7 @@ def chosen_backend(arguments: argparse.Namespace) -> Iterator[Any]:
 
     Raises:
         UsageError: there is no such recording.
-        UnsupportedError: it is not built yet.
+        AuthenticationError: the service needs a key, and there is none.
     """
     kind, _, rest = arguments.backend.partition(":")
     match kind:
@@ -66,11 +64,14 @@ def chosen_backend(arguments: argparse.Namespace) -> Iterator[Any]:
             with ft.Replay(rest) as replay:
                 yield _used(replay)
         case "openai":
-            yield _used(ft.OpenAI(rest))
+            with ft.OpenAI(rest) as service:
+                yield _used(service)
         case "anthropic":
-            yield _used(ft.Anthropic(rest))
+            with ft.Anthropic(rest) as service:
+                yield _used(service)
         case _:
-            yield _used(ft.Remote(arguments.backend))
+            with ft.Remote(arguments.backend) as service:
+                yield _used(service)
 
 
 def _used(backend: Any) -> Any:

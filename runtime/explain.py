@@ -44,6 +44,8 @@ def explain(
 ) -> Plan:
     """See `Function.explain`."""
     check_rows(rows)
+    if prices is None:
+        prices = getattr(backend, "prices", None)
     tokenizer = BranchTokenizer(backend)
     requests: list[PlannedRequest] = []
     refused: list[Refused] = []

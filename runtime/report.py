@@ -34,7 +34,7 @@ class RunReport:
         prompt_tokens: of all requests, an option of a select counted by what was scored of it.
         cached_tokens: those of them that the backend did not compute again.
         decode_tokens: generated.
-        price: at the prices given; None without.
+        price: at the prices given, else at the backend's own; None without.
         saved_tokens: prompt tokens, at least, that API speculation did not have to send.
     """
 
@@ -90,7 +90,8 @@ def explain_run(
 ) -> RunReport:
     """What these runs asked for and got: results of `map`, or finished states.
 
-    The backend that answered is asked for token ids once more, so it must still be open.
+    The backend that answered is asked for token ids once more, so it must still be open. Without `prices`, those of
+    the backends that answered count, where they have them (`protocol.Priced`).
 
     Raises:
         LanguageError: something that is neither.
@@ -116,7 +117,7 @@ def explain_run(
         decode_tokens=decode,
         distinct_tokens=count_distinct(tree),
         tree=tree,
-        price=None if prices is None else _price(prices, prompt - cached, cached, decode),
+        price=_price_of_all(every) if prices is None else _price(prices, prompt - cached, cached, decode),
         saved_tokens=sum(each.saved_tokens for each in every),
     )
 
@@ -142,6 +143,20 @@ def _prompts(rows: list[list[Answered]]) -> list[PlannedRequest]:
             label = f"{verb} {request.name or ''}".rstrip()
             prompts += [PlannedRequest(index, label, each.ids, None, True) for each in tokenizer.prompts(request)]
     return prompts
+
+
+def _price_of_all(answers: Iterable[Answered]) -> float | None:
+    """What they cost at the prices of the backends that gave them; None where one has none."""
+    total, is_priced = 0.0, False
+    for each in answers:
+        prices = getattr(each.backend, "prices", None)
+        if prices is None:
+            return None
+        usage, is_priced = each.usage, True
+        scored = usage.completion_tokens if isinstance(each.request, protocol.ScoreRequest) else 0
+        computed = usage.prompt_tokens - usage.cached_tokens + scored
+        total += _price(prices, computed, usage.cached_tokens, usage.completion_tokens - scored)
+    return total if is_priced else None
 
 
 def _price(prices: Prices | Mapping[str, float], computed: int, cached: int, decoded: int) -> float:

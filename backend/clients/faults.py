@@ -149,7 +149,7 @@ def _is_unknown_model(detail: Detail) -> bool:
 
 
 def _not_found(place: Place, status: int, detail: Detail, said: str) -> BackendError:
-    if status == 404 and (_is_unknown_model(detail) or detail.kind == "not_found_error"):
+    if _is_unknown_model(detail) or (status == 404 and detail.kind == "not_found_error"):
         return UnsupportedError(f"{said}; the service does not serve the model {place.model!r}: check its name")
     has_version = re.search(r"/v\d", place.url)
     meant = "check base_url" if has_version else f"was {place.url}/v1 meant as base_url?"

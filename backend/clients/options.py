@@ -21,7 +21,6 @@ from forktree.backend.clients.turns import Loose
 from forktree.lang.errors import AuthenticationError, BackendError
 from forktree.lang.keywords import unknown_keyword
 
-
 _KEY = re.compile(r"[!-~]+")
 
 

@@ -344,13 +344,20 @@ def test_a_recorded_run_replays_without_a_model(programs: Path, model_dir: Path,
     ("backend", "code", "message"),
     [
         ("replay:/nowhere.jsonl", 2, "does not exist; record it with --backend record:/nowhere.jsonl"),
-        ("openai:gpt-4o-mini", 1, "cannot be asked yet. What works"),
-        ("http://localhost:1", 1, "cannot be asked yet. What works"),
+        ("openai:gpt-4o-mini", 1, "OpenAI needs a key; give api_key=, or set OPENAI_API_KEY"),
+        ("anthropic:claude", 1, "Anthropic needs a key; give api_key=, or set ANTHROPIC_API_KEY"),
     ],
 )
 def test_a_backend_that_cannot_be_used_is_named(
-    programs: Path, backend: str, code: int, message: str, capsys: pytest.CaptureFixture[str]
+    programs: Path,
+    backend: str,
+    code: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
     assert main(["run", f"{programs}:complete", "--arg", "start=x", "--backend", backend]) == code
     assert message in capsys.readouterr().err
 

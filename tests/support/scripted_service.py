@@ -258,6 +258,9 @@ def default_answer(body: dict[str, Any]) -> Any:
     form = body.get("response_format") or {}
     if form.get("type") == "json_schema":
         return json.dumps(instance_of(form["json_schema"]["schema"]))
+    schema = body.get("sampling_params", {}).get("json_schema")
+    if schema:
+        return json.dumps(instance_of(json.loads(schema)))
     native = body.get("structured_outputs") or body
     options = native.get("choice") or native.get("choices")
     return options[0] if options else " some words to read"
