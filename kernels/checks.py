@@ -25,3 +25,18 @@ def check_tensor(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...],
         raise ShapeError(f"{name} must be {dtype}, not {tensor.dtype}")
     if not tensor.is_contiguous():
         raise ShapeError(f"{name} must be contiguous; its strides are {list(tensor.stride())}")
+
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+"""Types that the kernels for a GPU read and write; sums are float32 whatever they are."""
+
+
+def check_floats(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...]) -> None:
+    """`check_tensor` for any of `FLOATS`.
+
+    Raises:
+        ShapeError: with the name, what was given and what is right.
+    """
+    if tensor.dtype not in FLOATS:
+        raise ShapeError(f"{name} must be float32, bfloat16 or float16, not {tensor.dtype}")
+    check_tensor(name, tensor, shape, tensor.dtype)
