@@ -26,6 +26,10 @@ from forktree.lang.errors import (
 
 _log = logging.getLogger("forktree.server")
 
+_NAMED_FIRST = frozenset(
+    ["logit_bias", "stop_token_ids", "min_tokens"]
+)  # fields that the engine's own messages begin with
+
 
 class ApiError(Exception):
     """A request is answered with an error.
@@ -87,7 +91,8 @@ def api_error(error: BaseException, *, param: str | None = None) -> ApiError:
         case ServerError():
             return ApiError(502, str(error), type="server_error")
         case BackendError() | ValueError():
-            return ApiError(400, str(error), param=param)
+            first = str(error).split(" ", 1)[0]
+            return ApiError(400, str(error), param=first if first in _NAMED_FIRST else param)
         case EngineError():
             return ApiError(503, str(error), type="server_error", code="engine_unavailable")
         case ForktreeError():

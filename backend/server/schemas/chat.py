@@ -39,7 +39,22 @@ def _refuse(reason: str) -> Any:
     raise ValueError(reason)
 
 
-Part = Annotated[TextPart | RefusalPart | UnreadPart, Field(discriminator="type")]
+def _kind_of_part(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    known = {"text": "a text", "refusal": "a refusal", "image_url": "unread", "input_audio": "unread", "file": "unread"}
+    return known.get(kind) if isinstance(kind, str) else None
+
+
+Part = Annotated[
+    Annotated[TextPart, Tag("a text")]
+    | Annotated[RefusalPart, Tag("a refusal")]
+    | Annotated[UnreadPart, Tag("unread")],
+    Discriminator(
+        _kind_of_part,
+        custom_error_type="part",
+        custom_error_message='must be an object with the type "text" or "refusal"',
+    ),
+]
 
 
 def _kind_of_content(value: Any) -> str | None:
