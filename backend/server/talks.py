@@ -28,18 +28,26 @@ class Talk:
     Attributes:
         generations: one a choice.
         calls: the calls that each may make; None is none.
+        num_prompt_tokens: of the conversation.
     """
 
     body: ChatRequest
     generations: Sequence[Generation]
     calls: CallPlan | None
+    num_prompt_tokens: int
 
 
 async def begin(served: Served, body: ChatRequest) -> Talk:
     """Have the engine take it. Raises ApiError: it cannot run."""
     max_tokens = _check(body)
     asks, calls = await asyncio.to_thread(_asks, served, body, max_tokens)
-    return Talk(body, await opened(served.backend, asks, lambda index: "messages"), calls)
+    generations = await opened(served.backend, asks, lambda index: "messages")
+    return Talk(body, generations, calls, num_prompt_tokens=len(asks[0].ids))
+
+
+def prompt_ids(served: Served, body: ChatRequest) -> tuple[int, ...]:
+    """What the model is told. Raises ApiError: its template refuses the conversation."""
+    return _ids(served, body, asked.offered_tools(body))
 
 
 def _check(body: ChatRequest) -> int | None:
