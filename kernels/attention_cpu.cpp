@@ -4,11 +4,15 @@
 // and comes out of the same instructions whether the split is read for it alone or for many.
 #include "attention.h"
 
+#include <type_traits>
+
 #include "simd.h"
 
 namespace {
 
-constexpr int BLOCK = 4;  // queries in registers at once: BLOCK × 4 accumulators, 4 loads, 1 broadcast
+constexpr int BLOCK = 6;        // queries in registers at once: BLOCK × 4 accumulators, 4 loads, 1 broadcast
+constexpr int64_t CHUNK = 64;   // tokens whose keys, and whose values, stay in the first-level cache
+constexpr int64_t QUERIES = 48;  // that read a chunk one block after another; a multiple of BLOCK
 
 struct Shape {
     int64_t q_heads, kv_heads, head_dim, padded_dim, split;
@@ -53,7 +57,7 @@ inline void prefetch(const float* from, int64_t floats) {
     for (int64_t i = 0; i < floats; i += 16) __builtin_prefetch(from + i, 0, 2);
 }
 
-// Keys of one split and head to [head_dim][split]; columns past `count` up to the vector's end are zero, so
+// Keys of one split and head to [chunks][head_dim][CHUNK]; columns past `count` up to the vector's end are zero, so
 // that a free slot is never read. A head's rows lie a token apart, which hides them from the processor's own
 // prefetching: the keys ahead and the values that are needed next are asked for by hand.
 void transpose_keys(const float* const* keys, const float* const* values, int64_t count, const Shape& s, float* out) {
@@ -62,66 +66,107 @@ void transpose_keys(const float* const* keys, const float* const* values, int64_
             if (i + 2 * LANES < count) prefetch(keys[i + 2 * LANES], s.head_dim);
             prefetch(values[i], s.head_dim);
         }
-        int64_t here = count - t < LANES ? count - t : LANES;
+        const int64_t here = count - t < LANES ? count - t : LANES;
+        float* to = out + t / CHUNK * CHUNK * s.head_dim + t % CHUNK;
         int64_t d = 0;
 #ifdef HAVE_SHUFFLE
-        for (; d + LANES <= s.head_dim; d += LANES) transpose_tile(keys + t, here, d, out + d * s.split + t, s.split);
+        for (; d + LANES <= s.head_dim; d += LANES) transpose_tile(keys + t, here, d, to + d * CHUNK, CHUNK);
 #endif
         for (; d < s.head_dim; d++)
-            for (int i = 0; i < LANES; i++) out[d * s.split + t + i] = i < here ? keys[t + i][d] : 0.0f;
+            for (int i = 0; i < LANES; i++) to[d * CHUNK + i] = i < here ? keys[t + i][d] : 0.0f;
     }
 }
 
-// scores[query][t .. t + NV·16) = Σ_d q[query][d] · k[d][t …]
+// scores[query][t .. t + NV·16) = Σ_d q[query][d] · k[d][t …] of a chunk.
 template <int NQ, int NV>
 inline void score_tile(const float* q, const float* kt, const Shape& s, int64_t t, float* scores) {
     vf acc[NQ][NV];
+#pragma GCC unroll 8
     for (int j = 0; j < NQ; j++)
+#pragma GCC unroll 8
         for (int v = 0; v < NV; v++) acc[j][v] = splat(0.0f);
     for (int64_t d = 0; d < s.head_dim; d++) {
         vf k[NV];
-        for (int v = 0; v < NV; v++) k[v] = load(kt + d * s.split + t + v * LANES);
+#pragma GCC unroll 8
+        for (int v = 0; v < NV; v++) k[v] = load(kt + d * CHUNK + t + v * LANES);
+#pragma GCC unroll 8
         for (int j = 0; j < NQ; j++) {
             vf x = splat(q[j * s.head_dim + d]);
+#pragma GCC unroll 8
             for (int v = 0; v < NV; v++) acc[j][v] = x * k[v] + acc[j][v];
         }
     }
+#pragma GCC unroll 8
     for (int j = 0; j < NQ; j++)
+#pragma GCC unroll 8
         for (int v = 0; v < NV; v++) store(scores + j * s.split + t + v * LANES, acc[j][v]);
 }
 
 template <int NQ>
-void score_block(const float* q, const float* kt, const Shape& s, int64_t count, float* scores) {
-    int64_t t = 0;
-    for (; t + 4 * LANES <= count; t += 4 * LANES) score_tile<NQ, 4>(q, kt, s, t, scores);
-    for (; t < count; t += LANES) score_tile<NQ, 1>(q, kt, s, t, scores);
+void score_chunk(const float* q, const float* kt, const Shape& s, int64_t count, float* scores) {
+    if (count == CHUNK) return score_tile<NQ, CHUNK / LANES>(q, kt, s, 0, scores);
+    for (int64_t t = 0; t < count; t += LANES) score_tile<NQ, 1>(q, kt, s, t, scores);
 }
 
-// acc[query] += Σ_{t in [begin, end)} p[query][t] · v[t], one token after another.
+// out[query] += Σ_{t in [begin, end)} p[query][t] · v[t], one token after another.
 template <int NQ, int NV>
 inline void weigh_tile(const float* p, const float* const* values, const Shape& s, int64_t d, int64_t begin,
-                       int64_t end, float* acc) {
+                       int64_t end, float* const* out) {
     vf sum[NQ][NV];
+#pragma GCC unroll 8
     for (int j = 0; j < NQ; j++)
-        for (int v = 0; v < NV; v++) sum[j][v] = load(acc + j * s.padded_dim + d + v * LANES);
+#pragma GCC unroll 8
+        for (int v = 0; v < NV; v++) sum[j][v] = begin ? load(out[j] + d + v * LANES) : splat(0.0f);
     for (int64_t t = begin; t < end; t++) {
         vf x[NV];
+#pragma GCC unroll 8
         for (int v = 0; v < NV; v++) x[v] = load(values[t] + d + v * LANES);
+#pragma GCC unroll 8
         for (int j = 0; j < NQ; j++) {
             vf w = splat(p[j * s.split + t]);
+#pragma GCC unroll 8
             for (int v = 0; v < NV; v++) sum[j][v] = w * x[v] + sum[j][v];
         }
     }
+#pragma GCC unroll 8
     for (int j = 0; j < NQ; j++)
-        for (int v = 0; v < NV; v++) store(acc + j * s.padded_dim + d + v * LANES, sum[j][v]);
+#pragma GCC unroll 8
+        for (int v = 0; v < NV; v++) store(out[j] + d + v * LANES, sum[j][v]);
 }
 
 template <int NQ>
-void weigh_block(const float* p, const float* const* values, const Shape& s, int64_t begin, int64_t end, float* acc) {
+void weigh_range(const float* p, const float* const* values, const Shape& s, int64_t begin, int64_t end,
+                 float* const* out) {
     if (begin >= end) return;
     int64_t d = 0;
-    for (; d + 4 * LANES <= s.padded_dim; d += 4 * LANES) weigh_tile<NQ, 4>(p, values, s, d, begin, end, acc);
-    for (; d < s.padded_dim; d += LANES) weigh_tile<NQ, 1>(p, values, s, d, begin, end, acc);
+    for (; d + 4 * LANES <= s.padded_dim; d += 4 * LANES) weigh_tile<NQ, 4>(p, values, s, d, begin, end, out);
+    for (; d < s.padded_dim; d += LANES) weigh_tile<NQ, 1>(p, values, s, d, begin, end, out);
+}
+
+inline int64_t at_most(int64_t x, int64_t most) { return x < most ? x : most; }
+
+// The tokens [begin, end) of a chunk that all of the block see together, then for each query what it sees beyond.
+template <int NQ>
+void weigh_chunk(const float* p, const float* const* values, const Shape& s, int64_t begin, int64_t end,
+                 const int32_t* counts, float* const* out) {
+    int64_t shortest = end;
+    for (int j = 0; j < NQ; j++) shortest = at_most(shortest, counts[j]);
+    if (shortest < begin) shortest = begin;
+    weigh_range<NQ>(p, values, s, begin, shortest, out);
+    for (int j = 0; j < NQ; j++)
+        weigh_range<1>(p + j * s.split, values, s, shortest, at_most(end, counts[j]), out + j);
+}
+
+template <class F>
+inline void with_block(int64_t n, F&& f) {
+    switch (n) {
+        case 1: return f(std::integral_constant<int, 1>());
+        case 2: return f(std::integral_constant<int, 2>());
+        case 3: return f(std::integral_constant<int, 3>());
+        case 4: return f(std::integral_constant<int, 4>());
+        case 5: return f(std::integral_constant<int, 5>());
+        default: return f(std::integral_constant<int, BLOCK>());
+    }
 }
 
 // Scores of one query to weights, in place: returns {max, sum of weights}. Lanes past `count` become zero.
@@ -145,30 +190,27 @@ MaxSum soften(float* scores, int64_t count) {
     return {max, sum_lanes(sum)};
 }
 
-template <int NQ>
-void attend_block(const float* q, const float* kt, const float* const* values, const Shape& s, const int32_t* counts,
-                  float* scores, float* acc, MaxSum* stats) {
-    int64_t longest = 0, shortest = s.split;
-    for (int j = 0; j < NQ; j++) {
-        if (counts[j] > longest) longest = counts[j];
-        if (counts[j] < shortest) shortest = counts[j];
-    }
-    score_block<NQ>(q, kt, s, longest, scores);
-    for (int j = 0; j < NQ; j++) stats[j] = soften(scores + j * s.split, counts[j]);
-    std::memset(acc, 0, NQ * s.padded_dim * sizeof(float));
-    weigh_block<NQ>(scores, values, s, 0, shortest, acc);
-    for (int j = 0; j < NQ; j++)
-        weigh_block<1>(scores + j * s.split, values, s, shortest, counts[j], acc + j * s.padded_dim);
-}
-
-void attend_queries(int n, const float* q, const float* kt, const float* const* values, const Shape& s,
-                    const int32_t* counts, float* scores, float* acc, MaxSum* stats) {
-    switch (n) {
-        case 1: return attend_block<1>(q, kt, values, s, counts, scores, acc, stats);
-        case 2: return attend_block<2>(q, kt, values, s, counts, scores, acc, stats);
-        case 3: return attend_block<3>(q, kt, values, s, counts, scores, acc, stats);
-        default: return attend_block<4>(q, kt, values, s, counts, scores, acc, stats);
-    }
+// Up to QUERIES queries over the tokens of one split: query j sees the first counts[j], at least one.
+void attend_queries(int64_t n, const float* q, const float* kt, const float* const* values, const Shape& s,
+                    const int32_t* counts, float* scores, float* const* out, MaxSum* stats) {
+    int64_t longest = 0;
+    for (int64_t j = 0; j < n; j++) longest = counts[j] > longest ? counts[j] : longest;
+    for (int64_t begin = 0; begin < longest; begin += CHUNK)
+        for (int64_t j = 0; j < n; j += BLOCK)
+            with_block(n - j, [&](auto block) {
+                int64_t most = 0;
+                for (int i = 0; i < block; i++) most = counts[j + i] > most ? counts[j + i] : most;
+                if (most > begin)
+                    score_chunk<block>(q + j * s.head_dim, kt + begin * s.head_dim, s, at_most(most - begin, CHUNK),
+                                       scores + j * s.split + begin);
+            });
+    for (int64_t j = 0; j < n; j++) stats[j] = soften(scores + j * s.split, counts[j]);
+    for (int64_t begin = 0; begin < longest; begin += CHUNK)
+        for (int64_t j = 0; j < n; j += BLOCK)
+            with_block(n - j, [&](auto block) {
+                weigh_chunk<block>(scores + j * s.split, values, s, begin, at_most(begin + CHUNK, longest), counts + j,
+                                   out + j);
+            });
 }
 
 // The rows of keys and values that an item reads, in order of position; returns how many.
@@ -205,7 +247,8 @@ int64_t padded_dim(int64_t head_dim) { return (head_dim + LANES - 1) / LANES * L
 
 int64_t scratch_floats(int64_t head_dim, int64_t split) {
     const int64_t padded = padded_dim(head_dim), pointers = 2 * sizeof(float*) / sizeof(float);
-    return head_dim * split + BLOCK * (head_dim + split + padded) + split * (padded + pointers);
+    const int64_t chunks = (split + CHUNK - 1) / CHUNK;
+    return head_dim * chunks * CHUNK + QUERIES * (head_dim + split) + split * (padded + pointers);
 }
 
 void attend_item(const Attention& a, int64_t item, int64_t head, float* scratch) {
@@ -215,31 +258,32 @@ void attend_item(const Attention& a, int64_t item, int64_t head, float* scratch)
     auto** keys = reinterpret_cast<const float**>(scratch);
     const float** values = keys + s.split;
     float* kt = reinterpret_cast<float*>(values + s.split);
-    float* qs = kt + s.head_dim * s.split;
-    float* scores = qs + BLOCK * s.head_dim;
-    float* acc = scores + BLOCK * s.split;
+    float* qs = kt + s.head_dim * ((s.split + CHUNK - 1) / CHUNK * CHUNK);
+    float* scores = qs + QUERIES * s.head_dim;
     const int64_t count = list_slots(a, item, head, keys, values);
     transpose_keys(keys, values, count, s, kt);
-    if (s.padded_dim != s.head_dim) pad_values(values, count, s, acc + BLOCK * s.padded_dim);
+    if (s.padded_dim != s.head_dim) pad_values(values, count, s, scores + QUERIES * s.split);
     const int32_t first = plan.item_start[item];
     const int64_t queries = (plan.item_start[item + 1] - first) * group;
-    for (int64_t begin = 0; begin < queries; begin += BLOCK) {
-        const int n = queries - begin < BLOCK ? (int)(queries - begin) : BLOCK;
-        int32_t counts[BLOCK];
-        MaxSum ms[BLOCK];
-        for (int j = 0; j < n; j++) {
+    for (int64_t begin = 0; begin < queries; begin += QUERIES) {
+        const int64_t n = at_most(queries - begin, QUERIES);
+        int32_t counts[QUERIES];
+        MaxSum ms[QUERIES];
+        int64_t at[QUERIES];
+        float* out[QUERIES];
+        for (int64_t j = 0; j < n; j++) {
             const int32_t e = first + (int32_t)((begin + j) / group);
-            const float* from = a.q + (plan.entry_row[e] * s.q_heads + head * group + (begin + j) % group) * s.head_dim;
+            const int64_t q_head = head * group + (begin + j) % group;
+            const float* from = a.q + (plan.entry_row[e] * s.q_heads + q_head) * s.head_dim;
             counts[j] = plan.entry_count[e];
+            at[j] = plan.entry_pair[e] * s.q_heads + q_head;
+            out[j] = a.partial + at[j] * s.padded_dim;
             for (int64_t d = 0; d < s.head_dim; d++) qs[j * s.head_dim + d] = from[d] * a.scale;
         }
-        attend_queries(n, qs, kt, values, s, counts, scores, acc, ms);
-        for (int j = 0; j < n; j++) {
-            const int32_t e = first + (int32_t)((begin + j) / group);
-            const int64_t at = plan.entry_pair[e] * s.q_heads + head * group + (begin + j) % group;
-            std::memcpy(a.partial + at * s.padded_dim, acc + j * s.padded_dim, s.padded_dim * sizeof(float));
-            a.stats[2 * at] = ms[j].max;
-            a.stats[2 * at + 1] = ms[j].sum;
+        attend_queries(n, qs, kt, values, s, counts, scores, out, ms);
+        for (int64_t j = 0; j < n; j++) {
+            a.stats[2 * at[j]] = ms[j].max;
+            a.stats[2 * at[j] + 1] = ms[j].sum;
         }
     }
 }
