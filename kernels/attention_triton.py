@@ -20,7 +20,14 @@ import torch
 import triton
 
 from forktree.kernels import attention_triton_kernels as kernels
-from forktree.kernels.attention_triton_plan import CHUNK_ARRAYS, GPU_SPLIT, ITEM_ARRAYS, NO_WINDOW, TritonPlan
+from forktree.kernels.attention_triton_plan import (
+    CHUNK_ARRAYS,
+    GPU_SPLIT,
+    ITEM_ARRAYS,
+    NO_WINDOW,
+    TritonPlan,
+    check_soft_cap,
+)
 from forktree.kernels.checks import FLOATS, ShapeError, check_floats, check_tensor
 from forktree.kernels.triton_aot import POINTER_TYPES, AotSpec
 from forktree.kernels.triton_mode import is_interpreted
@@ -50,7 +57,7 @@ def tile_shape(dtype: torch.dtype, head_dim: int) -> TileShape:
         raise ShapeError(f"attention takes float32, bfloat16 or float16, not {dtype}")
     dim = max(16, triton.next_power_of_2(head_dim))
     if dtype == torch.float32:
-        return TileShape(16, 32 if dim <= 128 else 16, dim, num_warps=4, num_stages=2)
+        return TileShape(16, 32 if dim <= 128 else 16, dim, num_warps=4 if dim <= 64 else 8, num_stages=2)
     if dim <= 128:
         return TileShape(64, 64, dim, num_warps=4, num_stages=2)
     return TileShape(64, 32, dim, num_warps=8, num_stages=2)
@@ -78,6 +85,7 @@ def attend_triton(
         out:     where to write the result, [tokens, q_heads, head_dim], type of q.
     Raises:
         ShapeError: shapes, types or devices that do not fit, or a plan for another shape.
+        ValueError: a soft cap that is not above 0.
     """
     check_floats("q", q, (plan.num_rows, None, None))
     head_dim = q.shape[2]
@@ -85,8 +93,7 @@ def attend_triton(
     check_tensor("k_pages", k_pages, (None, plan.page_size, None, head_dim), q.dtype)
     check_tensor("v_pages", v_pages, tuple(k_pages.shape), q.dtype)
     _check_plan(q, k_pages, plan, tile)
-    if soft_cap is not None and not soft_cap > 0:
-        raise ShapeError(f"soft_cap must be above 0, not {soft_cap}")
+    check_soft_cap(soft_cap)
     out = torch.empty_like(q) if out is None else out
     check_tensor("out", out, tuple(q.shape), q.dtype)
     task = _Task(q, k_pages, v_pages, plan, tile, out, float(scale), float(soft_cap or 0.0))
@@ -143,6 +150,7 @@ def _attend_items(task: _Task) -> None:
         scale=task.scale,
         soft_cap=task.soft_cap,
         **_tile_constants(task.tile, head_dim, q_heads, kv_heads, has_cap=task.soft_cap > 0),
+        PAGE_SIZE=plan.page_size,
         WIDEN=is_interpreted() and task.q.dtype == torch.bfloat16,
         **_options(task.tile),
     )
@@ -173,8 +181,8 @@ def _attend_chunks(task: _Task) -> None:
         scale=task.scale,
         soft_cap=task.soft_cap,
         **_tile_constants(task.tile, head_dim, q_heads, kv_heads, has_cap=task.soft_cap > 0),
-        WIDEN=is_interpreted() and task.q.dtype == torch.bfloat16,
         PAGE_SIZE=plan.page_size,
+        WIDEN=is_interpreted() and task.q.dtype == torch.bfloat16,
         SPLIT=plan.split,
         **_options(task.tile),
     )
@@ -227,7 +235,10 @@ def aot_specs() -> Iterator[AotSpec]:
 def _aot_specs_of(dtype: torch.dtype, q_heads: int, kv_heads: int, head_dim: int) -> Iterator[AotSpec]:
     tile, floats, ints = tile_shape(dtype, head_dim), POINTER_TYPES[dtype], POINTER_TYPES[torch.int32]
     sums, variant = POINTER_TYPES[torch.float32], f"{str(dtype).removeprefix('torch.')} d{head_dim}"
-    constants = _tile_constants(tile, head_dim, q_heads, kv_heads, has_cap=head_dim == 256) | {"WIDEN": False}
+    constants = _tile_constants(tile, head_dim, q_heads, kv_heads, has_cap=head_dim == 256) | {
+        "PAGE_SIZE": 16,
+        "WIDEN": False,
+    }
     pools = dict.fromkeys(("q", "k_pages", "v_pages"), floats)
     scales = {"scale": "fp32", "soft_cap": "fp32"}
     states = {"partial": sums, "stats": sums}
@@ -251,7 +262,7 @@ def _aot_specs_of(dtype: torch.dtype, q_heads: int, kv_heads: int, head_dim: int
         name=f"attend_chunks {variant}",
         kernel=kernels.attend_chunks,
         arguments=pools | {"out": floats} | dict.fromkeys(("counts", *CHUNK_ARRAYS), ints) | {"window": "i32"} | scales,
-        constants=constants | {"PAGE_SIZE": 16, "SPLIT": GPU_SPLIT},
+        constants=constants | {"SPLIT": GPU_SPLIT},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

@@ -29,7 +29,7 @@ def _split_state(
     first,
     count,
     pages,
-    unit,
+    by_slot,
     k_head,
     v_head,
     scale,
@@ -39,12 +39,13 @@ def _split_state(
     DIM: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     TOKEN_STRIDE: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
     HAS_CAP: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
-    """State of queries q [QUERIES, DIM] over tokens [first, count) of a split whose slots `pages` lists.
+    """State of queries q [QUERIES, DIM] over tokens [first, count) of a split, in the slots that `pages` lists.
 
-    `unit` slots follow one another behind each of `pages`. Lanes without a query have first ≥ count.
+    `pages` holds ids of pages, or of single slots where `by_slot`. Lanes without a query have first ≥ count.
     WIDEN is for the interpreter (`triton_mode.is_interpreted`).
     """
     if WIDEN:
@@ -59,8 +60,10 @@ def _split_state(
     for start in range(begin, end, KEYS):
         tokens = start + tl.arange(0, KEYS)
         there = tokens < end
-        page = tl.load(pages + tokens // unit, mask=there, other=0).to(tl.int64)
-        offset = (page * unit + tokens % unit)[:, None] * TOKEN_STRIDE + dims[None, :]
+        index = tl.where(by_slot, tokens, tokens // PAGE_SIZE)
+        listed = tl.load(pages + index, mask=there, other=0).to(tl.int64)
+        slot = tl.where(by_slot, listed, listed * PAGE_SIZE + tokens % PAGE_SIZE)
+        offset = slot[:, None] * TOKEN_STRIDE + dims[None, :]
         loaded = there[:, None] & in_head
         k = tl.load(k_head + offset, mask=loaded, other=0.0)
         if WIDEN:
@@ -132,6 +135,7 @@ def attend_items(
     HEAD_DIM: tl.constexpr,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
     HAS_CAP: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
@@ -162,7 +166,7 @@ def attend_items(
         first,
         count,
         item_pages + tl.load(item_page_start + item),
-        tl.load(item_unit + item),
+        tl.load(item_unit + item) == 1,
         k_pages + kv_head * HEAD_DIM,
         v_pages + kv_head * HEAD_DIM,
         scale,
@@ -172,6 +176,7 @@ def attend_items(
         DIM,
         HEAD_DIM,
         KV_HEADS * HEAD_DIM,
+        PAGE_SIZE,
         HAS_CAP,
         WIDEN,
     )
@@ -285,7 +290,7 @@ def attend_chunks(
             tl.maximum(low - begin, 0),
             tl.minimum(high - begin, SPLIT),
             pages + begin // PAGE_SIZE,
-            PAGE_SIZE,
+            False,
             k_pages + kv_head * HEAD_DIM,
             v_pages + kv_head * HEAD_DIM,
             scale,
@@ -295,6 +300,7 @@ def attend_chunks(
             DIM,
             HEAD_DIM,
             KV_HEADS * HEAD_DIM,
+            PAGE_SIZE,
             HAS_CAP,
             WIDEN,
         )

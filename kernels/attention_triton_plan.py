@@ -171,7 +171,7 @@ def plan_triton(
         ValueError: as `plan_attention`; or a window below 1.
     """
     places = places or {}
-    _check_window(window)
+    check_window(window)
     chunks, rows = _divide(page_tables, seq_of_row, positions, places)
     _check_chunks(chunks, page_size)
     items = plan_attention(
@@ -188,7 +188,7 @@ def plan_triton(
 
 def plan_from_items(plan: AttentionPlan, *, group: int, tile_queries: int, window: int | None = None) -> TritonPlan:
     """The tiles of a plan that was made for any device, all of its rows by items."""
-    _check_window(window)
+    check_window(window)
     return _assemble(plan, range(plan.num_rows), [], plan.num_rows, group, tile_queries, window)
 
 
@@ -209,9 +209,22 @@ def first_seen(plan: AttentionPlan, window: int | None) -> torch.Tensor:
     return (row_positions(plan)[row] - window + 1 - index * plan.split).clamp_min(0)
 
 
-def _check_window(window: int | None) -> None:
+def check_window(window: int | None) -> None:
+    """
+    Raises:
+        ValueError: a window below 1.
+    """
     if window is not None and window < 1:
         raise ValueError(f"a window must be at least 1 token, not {window}")
+
+
+def check_soft_cap(soft_cap: float | None) -> None:
+    """
+    Raises:
+        ValueError: a cap that is not above 0.
+    """
+    if soft_cap is not None and not soft_cap > 0:
+        raise ValueError(f"soft_cap must be above 0, not {soft_cap}")
 
 
 def _check_chunks(chunks: Sequence[_Chunk], page_size: int) -> None:
