@@ -1,4 +1,4 @@
-"""`Remote`: a forktree server, step by step; its whole programs go by `clients.programs`."""
+"""`Remote`: a forktree server. Traced programs go there whole; everything else step by step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Unpack
 from forktree.backend.clients.account import Account
 from forktree.backend.clients.base import NetworkBackend, headers_of
 from forktree.backend.clients.dialects import FORKTREE
-from forktree.backend.clients.faults import Place
+from forktree.backend.clients.faults import NoRouteError, Place
 from forktree.backend.clients.options import (
     Options,
     checked_options,
@@ -20,7 +20,9 @@ from forktree.backend.clients.options import (
     settings_of,
     transport_of,
 )
+from forktree.backend.clients.programs import program_body, run_program
 from forktree.backend.openai import wire_of
+from forktree.lang.sampling import Sampling
 from forktree.runtime import protocol
 
 
@@ -47,6 +49,7 @@ class Remote(NetworkBackend):
         account = Account(prices)
         transport = transport_of(place, headers_of(found_key(FORKTREE, api_key, written)), given, account)
         settings = settings_of(model or "", FORKTREE, given)
+        self._takes_programs = True
         super().__init__(
             written, settings, transport, account, prices, lambda told: wire_of(told, FORKTREE, "auto", "")
         )
@@ -62,6 +65,19 @@ class Remote(NetworkBackend):
         """Options behind plain text; behind turns they are scored where the whole program runs."""
         await self._learn_model()
         return await super().score(request)
+
+    async def run_program(self, program: str, arguments: str, sampling: Sampling | None) -> protocol.StoredRun | None:
+        """See `protocol.WholePrograms`; a server without the route is asked step by step from then on."""
+        if not self._takes_programs:
+            return None
+        body = {**program_body(program, arguments, sampling), **self._settings.extra}
+        if self._settings.model:
+            body["model"] = self._settings.model
+        try:
+            return await run_program(self._transport, self._account, body)
+        except NoRouteError:
+            self._takes_programs = False
+            return None
 
     async def _learn_model(self) -> None:
         """The server's model, where the user named none."""

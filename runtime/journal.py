@@ -161,13 +161,22 @@ class JournalFile:
         Raises:
             LanguageError: the row, the value or a variable cannot be stored.
         """
-        record = (index, fingerprint(row), store(value), _store_variables(state), store_branch(state._branch()))
+        record = (index, fingerprint(row), *store_state(state, value))
         self._db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", record)
 
     def close(self) -> None:
         """Close the file; closing twice is harmless."""
         with suppress(AttributeError):
             self._db.close()
+
+
+def store_state(state: State, value: Any) -> tuple[str, str, str]:
+    """The value, the variables and the branch of a finished run, as text.
+
+    Raises:
+        LanguageError: the value or a variable cannot be stored.
+    """
+    return store(value), _store_variables(state), store_branch(state._branch())
 
 
 def _store_variables(state: State) -> str:
@@ -183,13 +192,17 @@ def _store_variables(state: State) -> str:
 def restore_state(run: Run, stored: tuple[str, str, str]) -> State:
     """A finished state over `run`, as the journal kept it."""
     value, variables, branch = stored
-    names = {name: _restored(kept) for name, kept in restore(variables).items()}
-    cursor = Cursor(run, 0, names, None)
+    cursor = Cursor(run, 0, restored_names(variables), None)
     cursor.tip = restore_branch(branch)
     if cursor.tip is not None:
         cursor.feed.push(cursor.tip.text())
     run.finish_body(restore(value))
     return State(cursor)
+
+
+def restored_names(variables: str) -> dict[str, Value]:
+    """The variables that `store_state` kept, by name."""
+    return {name: _restored(kept) for name, kept in restore(variables).items()}
 
 
 def _restored(kept: dict[str, Any]) -> Value:

@@ -30,6 +30,7 @@ from forktree.runtime.protocol import Backend
 from forktree.runtime.run import Run
 from forktree.runtime.state import State
 from forktree.runtime.values import wait_on_loop
+from forktree.runtime.whole import begin_whole, runner_of
 
 _RUN_OPTIONS = ("backend", "sampling", "seed")
 
@@ -150,17 +151,25 @@ class Program(ProgramData, Mappable):
         trunk = Cursor(run, 0, {}, None)
         if adopt is not None:
             adopt(run)
+        runner = runner_of(backend)
         try:
-            run.cork()
-            player = _Player(run, trunk, arguments)
-            player.play(self._stretches())
-            run.release()  # all is appended: nothing more can be asked for together
-            run.finish_body_with(value_of_data(player.localised(self.returns), run))
-            run.uncork()
+            if runner is None:
+                self._play(run, trunk, arguments)
+            else:
+                begin_whole(runner, self, run, trunk, arguments, lambda: self._play(run, trunk, arguments))
         except BaseException:
             run.cancel()
             raise
         return run, State(trunk)
+
+    def _play(self, run: Run, trunk: Cursor, arguments: dict[str, Any]) -> None:
+        """Append everything in one go."""
+        run.cork()
+        player = _Player(run, trunk, arguments)
+        player.play(self._stretches())
+        run.release()  # all is appended: nothing more can be asked for together
+        run.finish_body_with(value_of_data(player.localised(self.returns), run))
+        run.uncork()
 
     def _stretches(self) -> tuple[_Stretch, ...]:
         """How a run appends the operations; worked out once."""

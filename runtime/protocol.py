@@ -349,6 +349,30 @@ class Identified(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run that has ended elsewhere: its value, variables and trunk as a journal stores them, and what it took."""
+
+    value: str
+    variables: str
+    branch: str
+    usage: Usage = Usage()
+
+
+class WholePrograms(Protocol):
+    """What a backend may offer besides, where whole programs run beside an engine of its own."""
+
+    async def run_program(self, program: str, arguments: str, sampling: Sampling | None) -> StoredRun | None:
+        """Run a program to its end; None where the other side takes no programs, so that it is asked step by step.
+
+        Args:
+            program: as `Program.to_json` writes it.
+            arguments: by name, as a journal stores a dict.
+            sampling: the run's defaults.
+        """
+        ...
+
+
 class Priced(Protocol):
     """What a backend may offer besides, where its answers cost money: reports and plans count with it."""
 

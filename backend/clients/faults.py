@@ -22,6 +22,10 @@ from forktree.lang.errors import (
 )
 
 
+class NoRouteError(BackendError):
+    """Nothing is served at this address."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where requests go, for messages; never the key itself.
@@ -153,7 +157,7 @@ def _not_found(place: Place, status: int, detail: Detail, said: str) -> BackendE
         return UnsupportedError(f"{said}; the service does not serve the model {place.model!r}: check its name")
     has_version = re.search(r"/v\d", place.url)
     meant = "check base_url" if has_version else f"was {place.url}/v1 meant as base_url?"
-    return BackendError(f"{said}; nothing is served at this address: {meant}")
+    return NoRouteError(f"{said}; nothing is served at this address: {meant}")
 
 
 @dataclass(frozen=True, slots=True)

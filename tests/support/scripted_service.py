@@ -24,6 +24,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+import forktree as ft
+from forktree.backend.clients.programs import error_data
+from forktree.runtime.journal import store_state
+from forktree.runtime.stored import restore
+
 TOKEN = re.compile(r"\s*\S+|\s+")
 
 
@@ -60,6 +65,7 @@ class Service:
         self.faults: list[Fault] = []
         self.seen: list[Seen] = []
         self.num_left = 0
+        self.runs_on: Any = None  # a backend for whole programs
         self.url = ""
 
     @property
@@ -73,6 +79,7 @@ class Service:
             "/v1/messages": self._messages,
             "/generate": self._generate,
             "/flush_cache": self._flush,
+            "/v1/programs": self._programs,
         }
         posts = [Route(path, self._guarded(handler), methods=["POST"]) for path, handler in routes.items()]
         return Starlette(routes=[*posts, Route("/v1/models", self._guarded(self._models), methods=["GET"])])
@@ -87,7 +94,8 @@ class Service:
                 return JSONResponse({"error": {"message": "no such key", "code": "invalid_api_key"}}, 401)
             fault = self.faults.pop(0) if self.faults else None
             if fault is None or fault.kind in ("break", "unended", "event"):
-                return handler(body, fault)
+                answer = handler(body, fault)
+                return await answer if asyncio.iscoroutine(answer) else answer
             if fault.kind == "status":
                 content = (
                     fault.body
@@ -241,6 +249,26 @@ class Service:
         events = [{"text": text, "meta_info": {**about, "finish_reason": None}} for text in sofar]
         events.append({"text": sofar[-1], "meta_info": about})
         return streamed([json.dumps(event) for event in events], fault, done=True)
+
+    async def _programs(self, body: dict[str, Any], fault: Fault | None) -> Response:
+        if self.runs_on is None:
+            return JSONResponse({"detail": "Not Found"}, 404)
+        program = ft.Program.from_json(json.dumps(body["program"]))
+        sampling = ft.Sampling(**body["sampling"]) if body.get("sampling") else None
+        events = [await self._row(program, row, index, sampling) for index, row in enumerate(body["rows"])]
+        lines = [f"event: row\ndata: {json.dumps(event)}\n\n" for event in events]
+        lines.append(f"event: end\ndata: {json.dumps({'num_rows': len(lines)})}\n\n")
+        return Response("".join(lines), media_type="text/event-stream")
+
+    async def _row(self, program: ft.Program, row: Any, index: int, sampling: Any) -> dict[str, Any]:
+        arguments = restore(json.dumps(row))
+        try:
+            state = await program.arun(backend=self.runs_on, sampling=sampling, **arguments)
+        except Exception as error:
+            return {"index": index, "ok": False, "error": error_data(error)}
+        value, variables, branch = store_state(state, state.ret_value)
+        usage = {"prompt_tokens": 5, "cached_tokens": 1, "completion_tokens": 2}
+        return {"index": index, "ok": True, "value": value, "variables": variables, "branch": branch, "usage": usage}
 
     def _models(self, body: Any, fault: Fault | None) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": "scripted", "object": "model"}]})

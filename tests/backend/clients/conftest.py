@@ -21,6 +21,7 @@ def _served() -> Iterator[Service]:
 @pytest.fixture
 def service(_served: Service) -> Service:
     _served.answer, _served.key, _served.num_left = default_answer, None, 0
+    _served.runs_on = None
     _served.faults.clear()
     _served.seen.clear()
     return _served
