@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.characters import Node, arcs_of
+from forktree.backend.grammar.members import due, is_detour
 from forktree.backend.grammar.schema_objects import ObjectState, fewest_bytes
 from forktree.backend.grammar.schema_plans import ObjectPlan
 from forktree.backend.grammar.terms import Kind, Term
@@ -147,8 +148,11 @@ class Shortest:
 
     def _least_of(self, term: Term, limit: int) -> _Search:
         best: Word | None = None
-        for arm in sorted(term.args, key=lambda one: (_is_detour(one), self._floor(one))):
-            if best is not None and _is_detour(arm):
+        arm = due(term.args)
+        if arm is not None:
+            return (yield arm, limit)
+        for arm in sorted(term.args, key=lambda one: (is_detour(one), self._floor(one))):
+            if best is not None and is_detour(arm):
                 break
             found = yield arm, limit if best is None else len(best.data)
             best = found or best
@@ -309,20 +313,6 @@ def _parts(term: Term) -> Sequence[Term]:
         case Kind.AND:
             return [one for one in term.args if one.kind is not Kind.NOT]
     return ()
-
-
-def _is_detour(term: Term) -> bool:
-    """Whether it is one more key of an object that needs none: whatever it still needs, it needs behind it too.
-
-    Without this a search goes down key after key, each a state of its own, before it tries a long required value.
-    """
-    if term.kind is not Kind.CAPTURE or term.args[1]:
-        return False
-    match term.args[2].context:
-        case (ObjectPlan() as plan,):
-            afters = [after for _, tag in term.args[0] for _, after in tag]
-            return all(after.count > plan.low and not after.pending for after in afters)
-    return False
 
 
 def _spine(term: Term) -> list[Term]:
