@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,14 +46,16 @@ def by_case(rows: list[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def ratios(rows: list[Row], engine: str) -> Iterator[tuple[str, str, float]]:
-    """(case, best rival, how many times as fast `engine` is) where both ran."""
-    for case, group in by_case(rows).items():
-        own = [row for row in group if row.engine == engine]
-        rivals = [row for row in group if row.engine != engine]
-        if own and rivals:
-            best = max(rivals, key=lambda row: row.units_per_s)
-            yield case, best.engine, own[0].units_per_s / best.units_per_s
+def ratios(rows: list[Row], engines: Collection[str]) -> Iterator[tuple[Row, Row, float]]:
+    """(row of one of `engines`, row of the best of the others, how many times as fast it is) where both ran."""
+    for group in by_case(rows).values():
+        rivals = [row for row in group if row.engine not in engines]
+        if not rivals:
+            continue
+        best = max(rivals, key=lambda row: row.units_per_s)
+        for own in group:
+            if own.engine in engines:
+                yield own, best, own.units_per_s / best.units_per_s
 
 
 def draw(rows: list[Row], path: Path) -> None:

@@ -157,17 +157,39 @@ def arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one repetition, no warm-up")
     parser.add_argument("--budget", type=float, default=40.0, help="seconds a case may take in all (default: 40)")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    parser.add_argument(
+        "--lines", type=Path, help="also add each row to this file as it is measured, as a line of JSON"
+    )
     parser.add_argument("--quantize", default="auto", help="precision of the linear layers (default: auto)")
     return parser.parse_args()
 
 
 def bench_for(engine: str, args: argparse.Namespace) -> Bench:
-    return Bench(engine, reps=1 if args.quick else args.reps, warmup=0 if args.quick else 1, budget_s=args.budget)
+    def on_row(row: Row) -> None:
+        print(markdown_line(row), flush=True)
+        if args.lines is not None:
+            with args.lines.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(row)) + "\n")
+
+    reps, warmup = (1, 0) if args.quick else (args.reps, 1)
+    return Bench(engine, reps=reps, warmup=warmup, budget_s=args.budget, on_row=on_row)
 
 
 def read_json(path: Path) -> list[Row]:
     """Rows that `write_json` wrote."""
-    return [Row(**{**row, "cores": tuple(row["cores"])}) for row in json.loads(path.read_text(encoding="utf-8"))]
+    return [_row(fields) for fields in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def read_lines(path: Path) -> list[Row]:
+    """Rows that were added one by one; none where nothing was. A line that was cut off is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # what follows the last end of a line was cut off
+    return [_row(json.loads(line)) for line in lines]
+
+
+def _row(fields: dict[str, Any]) -> Row:
+    return Row(**{**fields, "cores": tuple(fields["cores"])})
 
 
 def write_json(path: Path | None, rows: list[Row]) -> None:

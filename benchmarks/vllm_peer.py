@@ -144,7 +144,7 @@ WORKLOADS: dict[str, Callable[[harness.Bench, Peer], None]] = {
 def main() -> None:
     args = harness.arguments("vLLM in float32 (it has no select by log-probability here)")
     print(harness.HEADER)
-    bench = harness.bench_for("vllm", args)
+    bench = harness.bench_for("vllm fp32", args)
     peer = Peer()
     peer.generate(W.w1(4).prompts, 8)
     for name in args.workloads.split(","):

@@ -21,6 +21,7 @@ from forktree.runtime.plan import counted
 
 if TYPE_CHECKING:
     from forktree.benchmarks.harness import Bench, Row
+    from forktree.benchmarks.peers import Peer
 
 WORKLOADS = ("W1", "W2", "W3", "W4", "W5", "W6")
 KINDS = (
@@ -37,6 +38,7 @@ KINDS = (
     "rag",
 )
 CASES = (*WORKLOADS, *KINDS, "batching")
+PRECISIONS = ("auto", "none", "fp16", "int8", "q4")
 PEERS = ("transformers", "llama.cpp", "vllm")
 COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("case", "left"),
@@ -50,6 +52,7 @@ EXAMPLE = """\
   forktree bench --quick
   forktree bench --only W1,W3 --against transformers --plot speed.png
   forktree bench --only mmlu,react,judge --json rows.json
+  forktree bench --only W1 --also none --against vllm --vllm-python ~/vllm/bin/python
 
 cases:
   W1 decode   W2 prefill   W3 few-shot, generated and selected   W4 fork and join   W5 JSON   W6 chat
@@ -65,9 +68,27 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--against", type=_some_of(PEERS), metavar="ENGINES", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--quick", action="store_true", help="one repetition without a warm-up, and fewer rows")
     parser.add_argument("--reps", type=positive, default=3, help="repetitions after a warm-up (default: %(default)s)")
+    for peer in PEERS:
+        option, variable = _names_of(peer)
+        parser.add_argument(
+            option, metavar="PATH", help=f"the Python that has {peer} (default: ${variable}, or this one)"
+        )
+    parser.add_argument(
+        "--peer-timeout",
+        type=positive,
+        default=3600,
+        metavar="S",
+        help="seconds for each engine (default: %(default)s)",
+    )
     parser.add_argument("--json", type=output_file, metavar="FILE", help="also write the rows to a file")
     parser.add_argument("--plot", type=output_file, metavar="FILE.png", help="also draw the rows")
     add_model_options(parser)
+    parser.add_argument(
+        "--also",
+        type=_some_of(PRECISIONS),
+        metavar="PRECISIONS",
+        help=f"measure these as well: {', '.join(PRECISIONS)}",
+    )
     parser.set_defaults(run=run)
 
 
@@ -97,18 +118,34 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measure(arguments: argparse.Namespace, rows: list[Row]) -> None:
-    """Append rows as they are measured."""
+    """Append rows as they are measured: forktree's in each precision asked for, then the others'."""
+    cases = arguments.only or list(CASES)
+    peers = _peers_here(arguments)
+    for precision in _precisions(arguments):
+        _measure_own(argparse.Namespace(**{**vars(arguments), "quantize": precision}), cases, rows)
+    for peer, python in peers:
+        with stderr_console().status(f"measuring {peer.name}"):
+            rows += _peer_rows(peer, python, cases, arguments)
+
+
+def _precisions(arguments: argparse.Namespace) -> list[str]:
+    return list(dict.fromkeys([arguments.quantize, *(arguments.also or [])]))
+
+
+def _engine_name(precision: str) -> str:
+    return "forktree" if precision == "auto" else f"forktree {precision}"
+
+
+def _measure_own(arguments: argparse.Namespace, cases: list[str], rows: list[Row]) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from forktree.benchmarks.harness import Bench
 
-    cases = arguments.only or list(CASES)
-    peers = _peers_here(arguments.against or [])
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     reps, warmup = (1, 0) if arguments.quick else (arguments.reps, 1)
     with local_model(arguments) as local, Progress(*columns, console=stderr_console()) as progress:
         task = progress.add_task("bench", total=len(cases))
-        engine = "forktree" if arguments.quantize == "auto" else f"forktree {arguments.quantize}"
+        engine = _engine_name(arguments.quantize)
         bench = Bench(engine, reps=reps, warmup=warmup, budget_s=40.0, on_row=rows.append)
         for case in cases:
             progress.update(task, description=case)
@@ -117,9 +154,6 @@ def _measure(arguments: argparse.Namespace, rows: list[Row]) -> None:
             except ImportError as error:
                 print(f"{case} is left out: {error}; `pip install 'forktree[bench]'`", file=sys.stderr)
             progress.advance(task)
-    for peer in peers:
-        with stderr_console().status(f"measuring {peer.name}"):
-            rows += _peer_rows(peer, cases, arguments)
 
 
 def _run_case(case: str, bench: Bench, local: ft.Local, *, quick: bool) -> None:
@@ -134,24 +168,34 @@ def _run_case(case: str, bench: Bench, local: ft.Local, *, quick: bool) -> None:
         kinds.run_kind(case, bench, local, num_rows=4 if quick else 8)
 
 
-def _peers_here(names: list[str]) -> list[Any]:
+def _names_of(peer: str) -> tuple[str, str]:
+    """The option and the environment variable that name an engine's interpreter; nothing heavy is imported for it."""
+    name = peer.replace(".", "-")
+    return f"--{name}-python", f"FORKTREE_{name.upper().replace('-', '_')}_PYTHON"
+
+
+def _peers_here(arguments: argparse.Namespace) -> list[tuple[Peer, str]]:
+    """The engines asked for, each with its interpreter; what is not installed is said and left out."""
     from forktree.benchmarks.peers import PEERS as known
 
-    for name in names:
-        if not known[name].is_installed:
-            print(f"{name} is not installed here and is left out; `{known[name].install}`", file=sys.stderr)
-    return [known[name] for name in names if known[name].is_installed]
+    found = []
+    for peer in (known[name] for name in arguments.against or []):
+        python = peer.python(getattr(arguments, peer.option.strip("-").replace("-", "_")))
+        if peer.is_installed(python):
+            found.append((peer, python))
+        else:
+            print(peer.missing(python), file=sys.stderr)
+    return found
 
 
-def _peer_rows(peer: Any, cases: list[str], arguments: argparse.Namespace) -> list[Row]:
+def _peer_rows(peer: Peer, python: str, cases: list[str], arguments: argparse.Namespace) -> list[Row]:
     from forktree.benchmarks.peers import run_peer
 
     options = ["--quick"] if arguments.quick else ["--reps", str(arguments.reps)]
-    try:
-        return run_peer(peer, cases, options)
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return []
+    outcome = run_peer(peer, cases, options, python=python, timeout_s=arguments.peer_timeout)
+    if outcome.trouble is not None:
+        print(outcome.trouble, file=sys.stderr)
+    return outcome.rows
 
 
 def _show(arguments: argparse.Namespace, rows: list[Row]) -> None:
@@ -163,8 +207,8 @@ def _show(arguments: argparse.Namespace, rows: list[Row]) -> None:
     console.print(_table(rows))
     for line in charts.bars(rows):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    for case, rival, ratio in charts.ratios(rows, rows[0].engine):
-        console.print(f"{case}: {ratio:.2f} times {rival}", markup=False, highlight=False)
+    for own, rival, ratio in charts.ratios(rows, {_engine_name(precision) for precision in _precisions(arguments)}):
+        console.print(f"{own.case}: {own.engine} is {ratio:.2f} times {rival.engine}", markup=False, highlight=False)
     harness.write_json(arguments.json, rows)
     if arguments.plot is not None:
         try:

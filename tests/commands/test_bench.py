@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +69,8 @@ def test_rows_survive_a_file(tmp_path: Path) -> None:
 def test_engines_are_compared_case_by_case_and_one_alone_in_tokens() -> None:
     both = [row("forktree", "W1", 1.0), row("other", "W1", 2.0), row("forktree", "W2", 8.0), row("other", "W2", 2.0)]
     assert [bar.length for bar in charts.lengths(both)] == [1.0, 0.5, 0.25, 1.0]
-    assert list(charts.ratios(both, "forktree")) == [("W1", "other", 2.0), ("W2", "other", 0.25)]
+    ratios = [(own.case, rival.engine, ratio) for own, rival, ratio in charts.ratios(both, {"forktree"})]
+    assert ratios == [("W1", "other", 2.0), ("W2", "other", 0.25)]
     alone = [row("forktree", "W1", 1.0), row("forktree", "W2", 2.0), row("forktree", "W3", 2.0, num_tokens=0)]
     assert [(bar.row.case, bar.length) for bar in charts.lengths(alone)] == [("W1", 1.0), ("W2", 0.5)]
 
@@ -83,20 +86,100 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
 
 
+GHOST = peers.Peer("ghost", "forktree.benchmarks.ghost", "no_such_module", "pip install ghost", ("W1",))
+ECHO = """
+import json, sys, time
+lines = sys.argv[sys.argv.index("--lines") + 1]
+row = {"engine": "echo", "case": "W1/1", "units": 1, "seconds": [2.0], "num_tokens": 4, "cores": [1, 0, 0], "notes": {}}
+with open(lines, "a") as file:
+    print(json.dumps(row), file=file)
+print("what it says last")
+"""
+
+
+def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str) -> peers.Peer:
+    """An engine of one row that then does what `more` says."""
+    (tmp_path / "echo_peer.py").write_text(ECHO + more)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return peers.Peer("echo", "echo_peer", "json", "", ("W1",))
+
+
+def run_echo(peer: peers.Peer, timeout_s: float = 60.0, workloads: tuple[str, ...] = ("W1",)) -> peers.Outcome:
+    return peers.run_peer(peer, list(workloads), ["--quick"], python=sys.executable, timeout_s=timeout_s)
+
+
 def test_a_peer_that_is_not_installed_is_left_out_and_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missing = peers.Peer("ghost", "forktree.benchmarks.ghost", "no_such_module", "pip install ghost", ("W1",))
-    monkeypatch.setitem(peers.PEERS, "ghost", missing)
-    assert command._peers_here(["ghost"]) == []
-    assert "ghost is not installed here and is left out; `pip install ghost`" in capsys.readouterr().err
+    monkeypatch.setitem(peers.PEERS, "ghost", GHOST)
+    assert command._peers_here(Namespace(against=["ghost"], ghost_python=None)) == []
+    told = capsys.readouterr().err
+    assert f"ghost is not installed for {sys.executable} and is left out; `pip install ghost` there" in told
+    assert "--ghost-python or FORKTREE_GHOST_PYTHON" in told
 
 
-def test_a_peer_that_fails_says_what_it_wrote() -> None:
-    broken = peers.Peer("broken", "forktree.benchmarks.no_such_script", "json", "", ("W1",))
-    with pytest.raises(RuntimeError, match="No module named"):
-        peers.run_peer(broken, ["W1"], [])
-    assert peers.run_peer(broken, ["W2"], []) == []
+def test_an_interpreter_that_is_not_there_has_nothing_installed() -> None:
+    assert not GHOST.is_installed("/no/such/python")
+
+
+def test_a_peers_interpreter_is_the_option_s_or_the_variable_s_or_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = peers.PEERS["llama.cpp"]
+    monkeypatch.delenv(peer.variable, raising=False)
+    assert peer.python() == sys.executable
+    monkeypatch.setenv("FORKTREE_LLAMA_CPP_PYTHON", "/one")
+    assert peer.python() == "/one"
+    assert peer.python("/two") == "/two"
+
+
+@pytest.mark.parametrize("name", command.PEERS)
+def test_the_command_and_the_peers_call_an_interpreter_the_same(name: str) -> None:
+    peer = peers.PEERS[name]
+    assert command._names_of(name) == (peer.option, peer.variable)
+
+
+def test_rows_of_a_peer_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = run_echo(echo(tmp_path, monkeypatch, ""))
+    assert outcome == peers.Outcome([Row("echo", "W1/1", 1, [2.0], 4, (1, 0, 0), {})])
+
+
+def test_a_peer_that_fails_keeps_its_rows_and_says_what_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = run_echo(echo(tmp_path, monkeypatch, "raise SystemExit(3)"))
+    assert len(outcome.rows) == 1
+    assert "echo failed with exit code 3, with 1 rows measured" in outcome.trouble
+    assert "what it says last" in outcome.trouble
+
+
+def test_a_peer_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = run_echo(echo(tmp_path, monkeypatch, "time.sleep(600)"), timeout_s=1.0)
+    assert outcome.trouble.startswith("echo was ended after 1 s")
+
+
+def test_a_peer_without_the_workload_is_not_started() -> None:
+    assert run_echo(GHOST, workloads=("W2",)) == peers.Outcome([])
+
+
+def test_another_interpreter_is_lent_this_package(tmp_path: Path) -> None:
+    environment = peers._environment(GHOST, str(tmp_path / "bin" / "python"), tmp_path)
+    assert (Path(environment["PYTHONPATH"]) / "forktree" / "benchmarks" / "peers.py").samefile(peers.__file__)
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    whole = json.dumps({"engine": "e", "case": "c", "units": 1, "seconds": [1.0], "cores": [0, 0, 0]})
+    (tmp_path / "lines").write_text(f"{whole}\n{whole[:20]}")
+    assert [found.case for found in harness.read_lines(tmp_path / "lines")] == ["c"]
+    assert harness.read_lines(tmp_path / "none") == []
+
+
+def test_precisions_are_measured_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(arguments: Any, cases: list[str], rows: list[Row]) -> None:
+        rows.append(row(command._engine_name(arguments.quantize), cases[0], 1.0))
+
+    monkeypatch.setattr(command, "_measure_own", measure)
+    rows: list[Row] = []
+    command._measure(Namespace(only=["W1"], against=None, quantize="auto", also=["auto", "none"]), rows)
+    assert [one.engine for one in rows] == ["forktree", "forktree none"]
 
 
 def test_ctrl_c_shows_what_is_done(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
