@@ -1,6 +1,6 @@
 # The front door. Everything runs in the current Python environment.
 
-.PHONY: setup check format test test-long golden bench bench-grammar walks demo clean
+.PHONY: setup check format test test-long golden bench bench-grammar gpu-report walks demo clean
 
 setup:  ## install the package with what tests and checks need, and the pre-commit hooks
 	pip install -e '.[dev]'
@@ -30,6 +30,9 @@ bench:  ## the workloads, one after another; nothing else should run. ARGS="--qu
 
 bench-grammar:  ## schemas beside other grammar engines. SCHEMAS="a.jsonl b.jsonl"
 	python -m forktree.benchmarks.grammar $(if $(SCHEMAS),--schemas $(SCHEMAS)) $(ARGS)
+
+gpu-report:  ## registers, spills and shared memory of every GPU kernel, compiled for sm_80 and sm_90; needs no GPU
+	python -m forktree.benchmarks.gpu.compile_report $(ARGS)
 
 walks:  ## every schema of some files, walked token by token. SCHEMAS="a.jsonl b.jsonl"
 	python -m forktree.benchmarks.walks --schemas $(SCHEMAS) $(ARGS)

@@ -29,3 +29,9 @@ def cuda() -> torch.device:
     if is_interpreted():
         pytest.skip("kernels are interpreted here: run with TRITON_INTERPRET=0")
     return torch.device("cuda")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Both in turn: each test that takes this runs interpreted, and under the marker `gpu` on a device."""
+    return request.getfixturevalue("interpreter" if request.param == "cpu" else "cuda")

@@ -1,0 +1,71 @@
+"""Kernels compile for real chips without one, in a process of its own: this one interprets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="triton is not installed here")
+
+from forktree.benchmarks.gpu.compile_report import Compiled, kernel_specs, render
+
+
+def report(*arguments: str, interpret: bool = False) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    if interpret:
+        environment["TRITON_INTERPRET"] = "1"
+    command = [sys.executable, "-m", "forktree.benchmarks.gpu.compile_report", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def compile_to(file: Path, only: str) -> list[dict[str, object]]:
+    done = report("--only", only, "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def test_attention_compiles_for_two_generations_of_chips(tmp_path: Path) -> None:
+    results = compile_to(tmp_path / "report.json", "bfloat16 d64")
+    assert [(each["name"], each["arch"]) for each in results] == [
+        (f"{kernel} bfloat16 d64", arch)
+        for kernel in ("attend_items", "merge_states", "attend_chunks")
+        for arch in (80, 90)
+    ]
+    for each in results:
+        assert 0 < each["registers"] <= 255
+        assert each["spill_bytes"] == 0
+        assert each["shared_bytes"] <= 163 * 1024  # of an A100
+        assert each["cubin_bytes"] > 0
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_for_two_generations_of_chips(tmp_path: Path) -> None:
+    names = [(spec.name, arch) for spec in kernel_specs() for arch in (80, 90)]
+    results = compile_to(tmp_path / "report.json", "")
+    assert [(each["name"], each["arch"]) for each in results] == names
+    assert max(each["shared_bytes"] for each in results) <= 163 * 1024
+
+
+def test_every_kernel_is_listed_under_a_name_of_its_own() -> None:
+    specs = list(kernel_specs())
+    names = [spec.name for spec in specs]
+    assert len(set(names)) == len(names)
+    for spec in specs:
+        assert sorted([*spec.arguments, *spec.constants]) == sorted(spec.kernel.arg_names), spec.name
+
+
+def test_an_interpreted_report_is_refused() -> None:
+    done = report(interpret=True)
+    assert done.returncode == 2
+    assert "TRITON_INTERPRET is set, so nothing would be compiled; unset it" in done.stderr
+
+
+def test_the_table_has_a_line_for_each_kernel_and_chip() -> None:
+    lines = render([Compiled("attend_items bfloat16 d64", 90, 182, 0, 40960, 78600, 4)]).splitlines()
+    assert lines[0] == "| kernel | chip | warps | registers | spilled, B | shared memory, KB | cubin, KB |"
+    assert lines[2] == "| attend_items bfloat16 d64 | sm_90 | 4 | 182 | 0 | 40.0 | 77 |"
