@@ -45,18 +45,23 @@ def conversation_ids(
     told = _hidden([_told(message, tokenizer) for message in messages], hidden, stand_ins)
     definitions = _hidden([definition(tool) for tool in tools], hidden, stand_ins)
     text = _rendered(told, definitions, tokenizer, add_generation_prompt)
+    if any(message.role == "tool" for message in messages) and not _shows_results(told, definitions, tokenizer):
+        raise RoleError("the model's chat template leaves turns of tools out: write a result as a user's turn")
     return tuple(_encoded(text, stand_ins, tokenizer))
 
 
 def definition(tool: OfferedTool) -> dict[str, Any]:
     """A tool as chat templates take it."""
     function = tool.function
+    parameters = NO_PARAMETERS if function.parameters is None else function.parameters
+    if parameters.get("type") == "object" and "properties" not in parameters:  # templates go through them
+        parameters = {**parameters, "properties": {}}
     return {
         "type": "function",
         "function": {
             "name": function.name,
             "description": function.description or "",
-            "parameters": NO_PARAMETERS if function.parameters is None else function.parameters,
+            "parameters": parameters,
         },
     }
 
@@ -129,6 +134,13 @@ def _rendered(
         if as_text == messages:
             raise
         return chat.render(as_text, add_generation_prompt=add_generation_prompt)
+
+
+def _shows_results(messages: list[dict[str, Any]], tools: list[dict[str, Any]], tokenizer: Tokenizer) -> bool:
+    """Whether the template writes what a tool gave back."""
+    mark = "Qresult"
+    marked = [{**message, "content": mark} if message["role"] == "tool" else message for message in messages]
+    return mark in _rendered(marked, tools, tokenizer, False)
 
 
 def _with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
