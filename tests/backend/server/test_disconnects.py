@@ -1,0 +1,61 @@
+"""A client that goes away takes its work with it: the engine ends it and frees its pages."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from real_parts import assert_idle, let_cancelled_work_end
+
+from forktree.backend.local import Local
+
+LONG = {
+    "model": "wild",
+    "messages": [{"role": "user", "content": "Go on for ever."}],
+    "max_tokens": 400,
+    "ignore_eos": True,
+    "n": 3,
+}
+
+
+def connect(url: str, body: dict[str, Any]) -> socket.socket:
+    """A request on a connection of its own."""
+    parts = urlsplit(url)
+    data = json.dumps(body).encode()
+    connection = socket.create_connection((parts.hostname, parts.port), timeout=60)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    connection.sendall(head.encode() + data)
+    return connection
+
+
+def wait_until_running(local: Local, count: int) -> None:
+    for _ in range(100_000):
+        if local.stats().num_running >= count:
+            return
+    raise AssertionError("it never ran")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_leaving_early_ends_the_work(wild_url: str, wild_local: Local, stream: bool) -> None:
+    before = wild_local.stats().decode_tokens
+    connection = connect(wild_url, {**LONG, "stream": stream})
+    if stream:
+        received = b""
+        while received.count(b'"content"') < 5:
+            received += connection.recv(4096)
+    else:
+        wait_until_running(wild_local, 3)
+    connection.close()
+    let_cancelled_work_end(wild_local)
+    assert_idle(wild_local)
+    assert wild_local.stats().decode_tokens - before < 3 * 400
+
+
+def test_leaving_at_once_leaves_nothing_behind(wild_url: str, wild_local: Local) -> None:
+    for _ in range(5):
+        connect(wild_url, {**LONG, "stream": True}).close()
+    let_cancelled_work_end(wild_local)
+    assert_idle(wild_local)
