@@ -234,7 +234,7 @@ def run_race(ids: Ids, weights: Doubles, *, seed: int, position: int) -> int:
     Few have to be run: E ≥ u, its uniform variate, so whoever has u / weight beyond the time of the heaviest
     cannot win. The high half of u decides that for nearly all.
     """
-    keys = _keys(seed, position)
+    keys = race_keys(seed, position)
     high: Doubles = _hash(ids, keys[0], keys[1]).astype(np.float64) * 2.0**-32
     heaviest = int(np.argmax(weights))
     at = np.asarray([heaviest])
@@ -252,7 +252,8 @@ def _exponential(ids: Ids, high: Doubles, keys: tuple[np.uint32, ...]) -> Double
     return exponential
 
 
-def _keys(seed: int, position: int) -> tuple[np.uint32, ...]:
+def race_keys(seed: int, position: int) -> tuple[np.uint32, ...]:
+    """Four keys of 32 bits for the variates of one draw."""
     digest = hashlib.blake2b(f"{seed}/{position}".encode(), digest_size=16).digest()
     return tuple(np.frombuffer(digest, dtype="<u4"))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import triton
 import triton.language as tl
 
-from forktree.kernels.checks import ShapeError, check_floats, check_tensor
+from forktree.kernels.checks import FLOATS, ShapeError, check_floats, check_tensor
+from forktree.kernels.triton_aot import POINTER_TYPES, AotSpec
 
 _BLOCK = 1024
 
@@ -39,3 +42,15 @@ def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor | None = None) -> torch
         grid = (tokens, triton.cdiv(width // 2, _BLOCK))
         silu_mul_kernel[grid](gate_up, out, width // 2, BLOCK=_BLOCK, num_warps=4)
     return out
+
+
+def aot_specs() -> Iterator[AotSpec]:
+    """For each type."""
+    for dtype in FLOATS:
+        yield AotSpec(
+            name=f"silu_mul {str(dtype).removeprefix('torch.')}",
+            kernel=silu_mul_kernel,
+            arguments={"gate_up": POINTER_TYPES[dtype], "out": POINTER_TYPES[dtype], "inner": "i32"},
+            constants={"BLOCK": _BLOCK},
+            enable_fp_fusion=True,
+        )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import triton
 import triton.language as tl
+
+from forktree.kernels.triton_aot import POINTER_TYPES, AotSpec
 
 _BLOCK = 4096
 
@@ -27,3 +31,15 @@ def apply_bitmask(logits: torch.Tensor, masks: torch.Tensor, *, vocab_size: int)
         grid = (rows, triton.cdiv(width, _BLOCK))
         apply_bitmask_kernel[grid](logits, masks, width, masks.shape[1], vocab_size, BLOCK=_BLOCK, num_warps=4)
     return logits
+
+
+def aot_specs() -> Iterator[AotSpec]:
+    """For float32 logits."""
+    yield AotSpec(
+        name="apply_bitmask float32",
+        kernel=apply_bitmask_kernel,
+        arguments={"logits": "*fp32", "masks": POINTER_TYPES[torch.int32]}
+        | dict.fromkeys(("width", "words", "vocab_size"), "i32"),
+        constants={"BLOCK": _BLOCK},
+        enable_fp_fusion=True,
+    )

@@ -6,13 +6,14 @@ float64 from block to block, in order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import triton
 import triton.language as tl
 
 from forktree.kernels.checks import check_tensor
+from forktree.kernels.triton_aot import POINTER_TYPES, AotSpec
 
 _BLOCK = 4096
 
@@ -104,3 +105,17 @@ def logsumexp_rows(logits: torch.Tensor, rows: Sequence[int]) -> list[float]:
     _, norms = gather_logprobs(logits, chosen, starts, starts[:0])
     values: list[float] = norms.tolist()
     return values
+
+
+def aot_specs() -> Iterator[AotSpec]:
+    """For float32 logits."""
+    yield AotSpec(
+        name="gather_logprobs float32",
+        kernel=gather_logprobs_kernel,
+        arguments={"logits": POINTER_TYPES[torch.float32]}
+        | dict.fromkeys(("rows", "starts", "tokens"), POINTER_TYPES[torch.int32])
+        | {"out": "*fp64", "norms": "*fp64", "stride": "i32", "width": "i32"},
+        constants={"BLOCK": _BLOCK},
+        num_warps=8,
+        enable_fp_fusion=True,
+    )

@@ -13,6 +13,7 @@ Bytes for few tokens: the weights once; partial sums are segments · tokens · o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,7 @@ import triton
 import triton.language as tl
 
 from forktree.kernels.matmul import BLOCK_K, check_multiply, segment_length
+from forktree.kernels.triton_aot import POINTER_TYPES, AotSpec
 from forktree.kernels.triton_mode import is_interpreted
 
 _GROUP = 8
@@ -205,3 +207,38 @@ def _launch(
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )
+
+
+def aot_specs() -> Iterator[AotSpec]:
+    """For each type: few tokens and 64 of them in segments, and a prompt over several segments."""
+    for dtype in FLOATS:
+        kind, name = POINTER_TYPES[dtype], str(dtype).removeprefix("torch.")
+        for what, tiles, is_split in (("few", FEW, True), ("64", MANY, True), ("prompt", PROMPT, False)):
+            yield AotSpec(
+                name=f"multiply {name} {what}",
+                kernel=multiply_kernel,
+                arguments=dict.fromkeys(("x", "weight", "bias"), kind)
+                | {"out": "*fp32" if is_split else kind}
+                | dict.fromkeys(("num_tokens", "num_outputs", "num_inputs", "segment"), "i32"),
+                constants={
+                    "HAS_BIAS": False,
+                    "IS_SPLIT": is_split,
+                    "ONE_SEGMENT": False,
+                    "TILE_N": tiles.outputs,
+                    "TILE_M": tiles.tokens,
+                    "TILE_K": BLOCK_K,
+                    "GROUP": _GROUP,
+                    "WIDEN": False,
+                },
+                num_warps=tiles.num_warps,
+                num_stages=tiles.num_stages,
+                enable_fp_fusion=True,
+            )
+        yield AotSpec(
+            name=f"add_segments {name}",
+            kernel=add_segments_kernel,
+            arguments={"parts": "*fp32", "bias": kind, "out": kind}
+            | dict.fromkeys(("num_outputs", "size", "segments"), "i32"),
+            constants={"HAS_BIAS": False, "BLOCK": _REDUCE_BLOCK},
+            enable_fp_fusion=True,
+        )

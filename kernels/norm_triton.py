@@ -5,11 +5,14 @@ Bytes a row of `hidden` numbers: residual read and written, delta read, result w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import triton
 import triton.language as tl
 
-from forktree.kernels.checks import check_floats
+from forktree.kernels.checks import FLOATS, check_floats
+from forktree.kernels.triton_aot import POINTER_TYPES, AotSpec
 
 
 @triton.jit
@@ -81,3 +84,19 @@ def add_rms_norm(
             num_warps=min(16, max(1, block // 512)),
         )
     return out
+
+
+def aot_specs() -> Iterator[AotSpec]:
+    """For each type of activations beside a float32 residual, at 576 and 4,096 numbers a row."""
+    for dtype in FLOATS:
+        for hidden in (576, 4096):
+            block, kind = triton.next_power_of_2(hidden), POINTER_TYPES[dtype]
+            yield AotSpec(
+                name=f"add_rms_norm {str(dtype).removeprefix('torch.')} {hidden}",
+                kernel=add_rms_norm_kernel,
+                arguments={"residual": "*fp32", **dict.fromkeys(("delta", "weight", "out"), kind)}
+                | {"hidden": "i32", "eps": "fp32"},
+                constants={"HAS_DELTA": True, "BLOCK": block},
+                num_warps=min(16, max(1, block // 512)),
+                enable_fp_fusion=True,
+            )

@@ -6,12 +6,15 @@ Slots are int64 throughout: a pool may hold more than 2³¹ numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import triton
 import triton.language as tl
 
-from forktree.kernels.checks import ShapeError, check_floats, check_tensor
+from forktree.kernels.checks import FLOATS, ShapeError, check_floats, check_tensor
 from forktree.kernels.rotary import HeadNorms, RotaryTable
+from forktree.kernels.triton_aot import POINTER_TYPES, AotSpec
 
 
 @triton.jit
@@ -41,7 +44,7 @@ def rotate_and_write_kernel(
     a = tl.load(source + half, mask=inside, other=0.0)
     b = tl.load(source + HEAD_DIM // 2 + half, mask=inside, other=0.0)
     slot = tl.load(slots + token).to(tl.int64)
-    written = inside & (slot >= 0)  # a padding row has no slot
+    written = half < tl.where(slot >= 0, HEAD_DIM // 2, 0)  # a padding row has no slot
     if head >= q_heads + kv_heads:
         target = v_pages + (slot * kv_heads + (head - q_heads - kv_heads)) * HEAD_DIM
         tl.store(target + half, a.to(v_pages.dtype.element_ty), mask=written)
@@ -122,3 +125,20 @@ def rotate_and_write(
             num_warps=1,
         )
     return out
+
+
+def aot_specs() -> Iterator[AotSpec]:
+    """For each type at head sizes 64 and 128, without head norms and with them."""
+    for dtype in FLOATS:
+        kind = POINTER_TYPES[dtype]
+        for head_dim, has_norms in ((64, False), (128, True)):
+            yield AotSpec(
+                name=f"rotate_and_write {str(dtype).removeprefix('torch.')} d{head_dim}{' norms' if has_norms else ''}",
+                kernel=rotate_and_write_kernel,
+                arguments=dict.fromkeys(("qkv", "q_weight", "k_weight", "q_out", "k_pages", "v_pages"), kind)
+                | {"cos": "*fp32", "sin": "*fp32", "positions": "*i64", "slots": "*i64"}
+                | {"q_heads": "i32", "kv_heads": "i32", "eps": "fp32"},
+                constants={"HEAD_DIM": head_dim, "HALF_BLOCK": head_dim // 2, "HAS_NORMS": has_norms},
+                num_warps=1,
+                enable_fp_fusion=True,
+            )
