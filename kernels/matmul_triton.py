@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
+from forktree.kernels.checks import FLOATS
 from forktree.kernels.matmul import BLOCK_K, check_multiply, segment_length
 from forktree.kernels.triton_aot import POINTER_TYPES, AotSpec
 from forktree.kernels.triton_mode import is_interpreted
