@@ -11,11 +11,11 @@ from forktree.backend.local import Local
 from forktree.backend.server.endpoints import Endpoint
 from forktree.backend.server.errors import answer_http_error
 from forktree.backend.server.openapi import document
-from forktree.backend.server.routes import chat, completions, health, messages, models, responses, tokens
+from forktree.backend.server.routes import chat, completions, health, messages, models, programs, responses, tokens
 from forktree.backend.server.served import Served
 from forktree.backend.server.settings import Settings
 
-FAMILIES = (chat, completions, messages, responses, models, tokens, health)
+FAMILIES = (chat, completions, messages, responses, programs, models, tokens, health)
 
 
 def build(backend: Local, settings: Settings, *, version: str = "0") -> Starlette:

@@ -1,0 +1,152 @@
+"""`POST /v1/programs`: whole programs, run beside the engine; each row's outcome is sent when it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import fields
+from typing import Any
+
+from starlette.requests import Request
+
+from forktree.backend.clients.programs import error_data
+from forktree.backend.server.endpoints import Endpoint
+from forktree.backend.server.errors import ApiError
+from forktree.backend.server.schemas.programs import ProgramsRequest
+from forktree.backend.server.served import Served
+from forktree.backend.server.streams import EventStream
+from forktree.backend.server.wire import Wire
+from forktree.lang.errors import LanguageError
+from forktree.lang.sampling import Sampling
+from forktree.runtime.journal import store_state
+from forktree.runtime.programs import Program
+from forktree.runtime.protocol import Usage
+from forktree.runtime.state import State
+from forktree.runtime.stored import restore
+
+_NUM_AT_ONCE = 64  # rows of one request; the engine batches what they ask for
+
+PROGRAMS = Wire(fault=lambda error: {"type": "error", "message": error.message}, names_events=True)
+
+
+def routes() -> list[Endpoint]:
+    return [
+        Endpoint(
+            method="POST",
+            path="/v1/programs",
+            answer=answer,
+            summary="Run a program on rows",
+            body=ProgramsRequest,
+            streams=True,
+            wire=PROGRAMS,
+        )
+    ]
+
+
+async def answer(served: Served, request: Request, body: ProgramsRequest) -> Any:
+    """See `Endpoint`."""
+    served.model_of(body.model)
+    program = await asyncio.to_thread(_program, body)
+    sampling = _sampling(body)
+    rows = [_row(program, index, row) for index, row in enumerate(body.rows)]
+    return EventStream(_outcomes(served, program, rows, sampling), (), PROGRAMS)
+
+
+def _program(body: ProgramsRequest) -> Program:
+    try:
+        return Program.from_json(json.dumps(body.program))
+    except (LanguageError, RecursionError) as error:
+        raise ApiError(400, f"program: {error}", param="program", code="invalid_program") from None
+
+
+def _sampling(body: ProgramsRequest) -> Sampling | None:
+    if body.sampling is None:
+        return None
+    known = {item.name for item in fields(Sampling)}
+    for name in body.sampling:
+        if name not in known:
+            message = f"sampling has no parameter {name!r}; there are {', '.join(sorted(known))}"
+            raise ApiError(400, message, param=f"sampling.{name}", code="unknown_parameter")
+    try:
+        return Sampling(**{name: _frozen(value) for name, value in body.sampling.items()})
+    except (TypeError, ValueError) as error:
+        raise ApiError(400, f"sampling: {error}", param="sampling", code="invalid_value") from None
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _row(program: Program, index: int, row: dict[str, Any]) -> dict[str, Any]:
+    """Its arguments. Raises ApiError: they are none of the program's, or of a class that is not known here."""
+    param = f"rows[{index}]"
+    if row.keys() != set(program.parameters):
+        needs = ", ".join(program.parameters) or "nothing"
+        raise ApiError(400, f"{param} has {sorted(row)}, and the program takes {needs}", param=param)
+    if _has_classes(row):
+        message = (
+            f"{param} has a value of a class of the sender's own, which this server does not make: send plain data"
+        )
+        raise ApiError(400, message, param=param, code="invalid_value")
+    try:
+        arguments = restore(json.dumps(row))
+    except (LanguageError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ApiError(400, f"{param}: {error}", param=param, code="invalid_value") from None
+    if not isinstance(arguments, dict) or arguments.keys() != row.keys():
+        raise ApiError(400, f"{param} must be an object of arguments by name", param=param)
+    return arguments
+
+
+def _has_classes(data: Any) -> bool:
+    """Nobody may choose over the network what this process instantiates."""
+    if isinstance(data, list):
+        return any(map(_has_classes, data))
+    return isinstance(data, dict) and ("$class" in data or any(map(_has_classes, data.values())))
+
+
+async def _outcomes(
+    served: Served, program: Program, rows: list[dict[str, Any]], sampling: Sampling | None
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Leaving early cancels the rows that run."""
+    places = asyncio.Semaphore(_NUM_AT_ONCE)
+
+    async def run(index: int, arguments: dict[str, Any]) -> dict[str, Any]:
+        async with places:
+            return await _outcome(served, program, index, arguments, sampling)
+
+    tasks = [asyncio.create_task(run(index, arguments)) for index, arguments in enumerate(rows)]
+    try:
+        for done in asyncio.as_completed(tasks):
+            yield await done
+        yield {"type": "end", "num_rows": len(rows)}
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _outcome(
+    served: Served, program: Program, index: int, arguments: dict[str, Any], sampling: Sampling | None
+) -> dict[str, Any]:
+    """Whatever a row does, it is the row's own."""
+    told: dict[str, Any] = {"type": "row", "index": index}
+    try:
+        state = await program.arun(backend=served.backend, sampling=sampling, **arguments)
+        value, variables, branch = store_state(state, state.ret_value)
+    except Exception as error:
+        return {**told, "ok": False, "error": error_data(error)}
+    return {
+        **told,
+        "ok": True,
+        "value": value,
+        "variables": variables,
+        "branch": branch,
+        "usage": _usage(state),
+    }
+
+
+def _usage(state: State) -> dict[str, int]:
+    answers = state._cursor.run.recorder.answers
+    names = [item.name for item in fields(Usage)]
+    return {name: sum(getattr(answered.usage, name) for answered in answers) for name in names}
