@@ -86,7 +86,7 @@ def _row(program: Program, index: int, row: dict[str, Any]) -> dict[str, Any]:
         raise ApiError(400, f"{param} has {sorted(row)}, and the program takes {needs}", param=param)
     if _has_classes(row):
         message = (
-            f"{param} has a value of a class of the sender's own, which this server does not make: send plain data"
+            f"{param} has a value of a class, which nobody can send: send plain data"
         )
         raise ApiError(400, message, param=param, code="invalid_value")
     try:
