@@ -121,6 +121,32 @@ def test_errors_come_through_as_what_they_are(url: str) -> None:
 
 
 @ft.function
+def whole(s, question):
+    s += ft.user(question)
+    s += ft.assistant("It is " + ft.gen("fact", schema=Fact, max_tokens=40, on_budget="close", temperature=0))
+    left, right = s.fork(2)
+    left += ft.user("Left?") + ft.assistant(ft.gen("a", max_tokens=3, temperature=0))
+    right += ft.user("Right?") + ft.assistant("It is" + ft.select("b", [" x", " y and z"]))
+    s.join(left, right)
+    return s["fact"], s["b"]
+
+
+def test_a_whole_program_gives_there_what_it_gives_here(url: str, local: ft.Local) -> None:
+    traced = whole.trace()
+    here = traced.run(question="Who?", backend=local)
+    with ft.Remote(url) as remote:
+        there = traced.run(question="Who?", backend=remote)
+        assert remote.stats().num_requests == 1
+        assert there.ret_value == here.ret_value
+        assert isinstance(there["fact"], Fact)
+        assert there.text() == here.text()
+        assert there.meta("b").probabilities == pytest.approx(here.meta("b").probabilities, abs=1e-6)
+        with pytest.raises(ft.ContextLengthError) as caught:
+            traced.run(question="word " * 3000, backend=remote)
+        assert caught.value.limit == 512
+
+
+@ft.function
 def long(s):
     s += ft.user("word " * 3000)
     s += ft.assistant(ft.gen("a", max_tokens=2))
