@@ -122,8 +122,9 @@ class NativeStep:
             scale=shape.head_dim**-0.5,
         )
         self._vocab = head.weights.num_outputs
-        self._team = native.library.ft_team_new(native.num_threads)
-        weakref.finalize(self, native.library.ft_team_free, self._team).atexit = False  # a step may run at exit
+        self._teams: dict[int, int] = {}  # by their size; those that were asked for
+        self._num_threads = native.num_threads
+        self._team()
         self._workspace = torch.empty(0)
 
     def run(
@@ -173,8 +174,27 @@ class NativeStep:
             num_logits=len(logit_rows),
             layer_floats=k_pool.stride(0),
         )
-        self._native.library.ft_step(ctypes.byref(self._model), ctypes.byref(given), self._team)
+        self._native.library.ft_step(ctypes.byref(self._model), ctypes.byref(given), self._team())
         return logits
+
+    def use_threads(self, count: int) -> None:
+        """Let so many threads carry out the next steps, at most those of the library. Changes no bit.
+
+        Raises:
+            ValueError: a count out of range.
+        """
+        if not 1 <= count <= self._native.num_threads:
+            raise ValueError(f"a step takes 1 to {self._native.num_threads} threads, not {count}")
+        self._num_threads = count
+
+    def _team(self) -> int:
+        """The team of the size in use, made when it is first needed; it sleeps while another works."""
+        team = self._teams.get(self._num_threads)
+        if team is None:
+            free, team = self._native.library.ft_team_free, self._native.library.ft_team_new(self._num_threads)
+            weakref.finalize(self, free, team).atexit = False  # a step may run at exit
+            self._teams[self._num_threads] = team
+        return team
 
     def _memory_for(self, plan: AttentionPlan, num_logits: int) -> int:
         """The address of enough memory for a step."""

@@ -24,6 +24,7 @@ from forktree.backend.engine.masks_ahead import MasksAhead
 from forktree.backend.engine.memory import KVMemory
 from forktree.backend.engine.messages import EngineRequest, Event, Failed, Finished, Runner, SampleRow, TokenInfo
 from forktree.backend.engine.output import Ending, end_of_constraint, finish, sample_row, take_forced, take_token
+from forktree.backend.engine.passes import Passes
 from forktree.backend.engine.request import Phase, Sequence, make_sequence
 from forktree.backend.engine.scheduler import Scheduler, StepPlan
 from forktree.backend.engine.speculation import Speculator, count_standing
@@ -54,6 +55,7 @@ class EngineCore:
         self._memory = _make_memory(runner)
         self._costs = make_costs(config)
         self._scheduler = Scheduler(self._memory, config, self._costs)
+        self._passes = Passes(runner, self._costs)
         self._ahead = MasksAhead()
         self._speculator = Speculator(self._costs)
         self._config = config
@@ -225,10 +227,7 @@ class EngineCore:
         self._num_steps += 1
         for source, target, num_tokens in plan.copies:
             self._runner.copy_page(source, target, num_tokens)
-        start = time.perf_counter()
-        logits = self._runner.forward(batch.forward)
-        self._costs.note(len(batch.forward.ids), time.perf_counter() - start)
-        return logits
+        return self._passes.forward(batch.forward)
 
     def _settle(self, plan: StepPlan) -> None:
         """What was computed counts, and filled pages of prompts are there for others."""

@@ -58,6 +58,16 @@ class ModelRunner:
     def max_context(self) -> int:
         return self._model.config.max_positions
 
+    @property
+    def num_threads(self) -> int:
+        """The most that compute a pass; 1 where their number cannot change, because results would."""
+        return 1 if self._model.step is None else self._num_threads
+
+    def use_threads(self, count: int) -> None:
+        """Let so many threads compute the next passes. Changes no bit. Raises ValueError: a count out of range."""
+        if self._model.step is not None:
+            self._model.step.use_threads(count)
+
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Logits [len(logit_rows), vocab] float32.
 

@@ -65,7 +65,7 @@ def load(folder: Path, quantize: str = "auto", **options: object) -> ModelRunner
     return runner
 
 
-@pytest.fixture(scope="module", params=["auto", "int8"])
+@pytest.fixture(scope="module", params=["auto", "mixed", "int8"])
 def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
     return load(write_block_model(tmp_path_factory.mktemp("blocks")), request.param)
 
@@ -87,7 +87,7 @@ def both_ways(runner: ModelRunner, batch: ForwardBatch) -> tuple[torch.Tensor, t
 
 
 @pytest.mark.parametrize(("family", "changes"), FAMILIES)
-@pytest.mark.parametrize("quantize", ["auto", "int8"])
+@pytest.mark.parametrize("quantize", ["auto", "mixed", "int8"])
 def test_every_family_has_the_bits_of_its_single_operations(
     tmp_path: Path, family: str, changes: dict[str, object], quantize: str
 ) -> None:
@@ -148,6 +148,15 @@ def test_the_number_of_threads_changes_no_bit(tmp_path: Path, num_threads: int) 
     some, two = load(folder, num_threads=num_threads), load(folder, num_threads=2)
     for parts in [[(0, 1, 0)], [(0, 200, 0), (0, 40, 20)], *([(i, 1, 0)] for i in range(1, 30))]:
         assert torch.equal(some.forward(batch_of(parts)), two.forward(batch_of(parts)))
+
+
+def test_the_number_of_threads_may_change_between_passes(tmp_path: Path) -> None:
+    runner, two = load(write_block_model(tmp_path), num_threads=3), load(write_block_model(tmp_path), num_threads=2)
+    for count in (3, 1, 2, 3):
+        runner.use_threads(count)
+        assert torch.equal(runner.forward(batch_of([(0, 50, 0)])), two.forward(batch_of([(0, 50, 0)])))
+    with pytest.raises(ValueError, match="a step takes 1 to 3 threads, not 4"):
+        runner.use_threads(4)
 
 
 def test_a_model_that_is_dropped_ends_its_threads(tmp_path: Path) -> None:
