@@ -137,9 +137,13 @@ def _chosen(body: ChatRequest) -> list[str]:
     return []
 
 
-def with_reasoning(body: ChatRequest, spec: Spec | None) -> Any:
-    """The same behind reasoning, if that is asked for."""
-    return spec if body.reasoning is None else ReasoningSpec(spec, max_tokens=body.reasoning.max_tokens)  # type: ignore[arg-type]
+def with_reasoning(body: ChatRequest, spec: Spec | None, tokenizer: Tokenizer) -> Any:
+    """The same behind reasoning, if that is asked for. Raises ApiError: the model has no markup for it."""
+    if body.reasoning is None:
+        return spec
+    if tokenizer.reasoning_markup is None:
+        raise ApiError(400, "the model's chat template shows no reasoning: leave reasoning out", param="reasoning")
+    return ReasoningSpec(spec, max_tokens=body.reasoning.max_tokens)  # type: ignore[arg-type]
 
 
 def num_samples(body: SamplingFields, num_prompts: int, most: int, *, best_of: int | None = None) -> int:

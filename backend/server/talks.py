@@ -71,7 +71,7 @@ def _asks(served: Served, body: ChatRequest, max_tokens: int | None) -> tuple[li
     calls = asked.calls_of(body, tools, served.tokenizer)
     if calls is not None and spec is not None and calls.is_required:
         raise ApiError(400, "an output that has to be a call has no other form", param="tool_choice")
-    constraint = asked.with_reasoning(body, spec if calls is None else calls.spec(spec))
+    constraint = asked.with_reasoning(body, spec if calls is None else calls.spec(spec), served.tokenizer)
     ids = _ids(served, body, tools)
     on_budget = body.on_budget or "cut"
     asks = [
