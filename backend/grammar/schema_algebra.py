@@ -8,7 +8,7 @@ child is still being read itself, nothing is concluded.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from forktree.backend.grammar.choices import any_of
 from forktree.backend.grammar.derivatives import Derivatives
@@ -176,7 +176,7 @@ class Algebra:
         )
 
     def _object_clashes(self, shape: Objects) -> bool:
-        return _is_crossed(shape) or any(self._is_empty(self.key_goal(shape, name)) for name in shape.required)
+        return _is_crossed(shape) or any(map(self._is_empty, self.key_goals(shape, shape.required)))
 
     def _is_empty(self, goal: Goal) -> bool:
         """Sound: nothing meets the goal. Not complete, as nothing below is looked at."""
@@ -218,18 +218,20 @@ class Algebra:
             and (keys.names == ANYTHING or self.is_text_of(keys.names, text))
         )
 
-    def key_goal(self, shape: Objects, name: str) -> Goal:
-        """What the value under this key has to meet."""
-        atoms: set[Atom] = set()
-        for rule in shape.rules:
-            own = [goal for key, goal in rule.named if key == name]
-            own += [goal for pattern, goal in rule.patterns if self.has_text(self._pattern(pattern), name)]
-            for goal in own or [rule.additional]:
-                atoms |= goal
-        for keys in shape.every:
-            if self.is_of(keys, name):
-                atoms |= keys.value
-        return NEVER if ("never",) in atoms else frozenset(atoms)
+    def key_goals(self, shape: Objects, names: Iterable[str]) -> Iterator[Goal]:
+        """What the value under each of these keys has to meet, one after another."""
+        rules = [(rule, dict(rule.named)) for rule in shape.rules]
+        for name in names:
+            atoms: set[Atom] = set()
+            for rule, named in rules:
+                own = [named[name]] if name in named else []
+                own += [goal for pattern, goal in rule.patterns if self.has_text(self._pattern(pattern), name)]
+                for goal in own or [rule.additional]:
+                    atoms |= goal
+            for keys in shape.every:
+                if self.is_of(keys, name):
+                    atoms |= keys.value
+            yield NEVER if ("never",) in atoms else frozenset(atoms)
 
     # -- spellings ------------------------------------------------------------------------------------
 

@@ -33,6 +33,10 @@ class ObjectState(NamedTuple):
             if not self.done >> index & 1:
                 yield index, names[index]
 
+    def left(self, names: int) -> int:
+        """Of some names, as bits, those that may still come."""
+        return (names & ~self.done) >> self.at
+
 
 def fewest_bytes(plan: ObjectPlan, state: ObjectState) -> int:
     """No object that stands in this state ends with fewer: every name that it still requires has to be written."""
@@ -65,6 +69,20 @@ class _Step(NamedTuple):
     after: ObjectState
 
 
+class _Names(NamedTuple):
+    """The names of a plan as bits, to count those that are left in a few steps however many there are.
+
+    Attributes:
+        required: they have to come.
+        met: something meets what their value has to.
+        has_class: so does a value of some other key.
+    """
+
+    required: int
+    met: int
+    has_class: bool
+
+
 class ObjectWriter:
     """Terms of the texts of object plans."""
 
@@ -72,14 +90,23 @@ class ObjectWriter:
         self._values = values
         self._terms = values.terms
         self._any_order = any_order
+        self._names: dict[ObjectPlan, _Names] = {}
 
     def start(self, plan: ObjectPlan) -> Term:
         first = ObjectState(pending=frozenset(range(len(plan.some))))
         return self._terms.cat(self._terms.literal("{"), self._ref(plan, first))
 
     def is_met(self, plan: ObjectPlan) -> bool:
-        """Whether some object fits the plan."""
-        return self._can_end(plan, ObjectState(pending=frozenset(range(len(plan.some)))))
+        """Whether some object fits the plan, by what is known to be met now."""
+        names = self._names[plan] = self._sorted(plan)
+        return self._can_end(plan, ObjectState(pending=frozenset(range(len(plan.some)))), names)
+
+    def _sorted(self, plan: ObjectPlan) -> _Names:
+        required = met = 0
+        for index, name in enumerate(plan.names):
+            required |= int(name.is_required) << index
+            met |= int(self._values.is_met(name.goal)) << index
+        return _Names(required, met, any(self._values.is_met(one.goal) for one in plan.classes))
 
     def _ref(self, plan: ObjectPlan, state: ObjectState) -> Term:
         if plan.high is None:
@@ -94,7 +121,8 @@ class ObjectWriter:
         options = []
         if self._may_close(plan, state):
             options.append(terms.cat(blanks, terms.literal("}")))
-        steps = [step for step in self._steps(plan, state) if self._can_end(plan, step.after)]
+        names = self._names[plan]
+        steps = [step for step in self._steps(plan, state) if self._can_end(plan, step.after, names)]
         members = self._members(plan, state, steps)
         if members:
             comma = [terms.literal(","), blanks] if state.count else []
@@ -102,13 +130,7 @@ class ObjectWriter:
         return terms.alt(options)
 
     def _may_close(self, plan: ObjectPlan, state: ObjectState) -> bool:
-        return state.count >= plan.low and not state.pending and not self._lacks_name(plan, state)
-
-    def _lacks_name(self, plan: ObjectPlan, state: ObjectState) -> bool:
-        return any(name.is_required for name in self._names_left(plan, state))
-
-    def _names_left(self, plan: ObjectPlan, state: ObjectState) -> list[Name]:
-        return [name for _, name in state.names_left(plan.names)]
+        return state.count >= plan.low and not state.pending and not state.left(self._names[plan].required)
 
     def _steps(self, plan: ObjectPlan, state: ObjectState) -> Iterator[_Step]:
         if plan.high is not None and state.count >= plan.high:
@@ -132,18 +154,19 @@ class ObjectWriter:
                 continue
             yield _Step(member, goal, state._replace(count=state.count + 1, pending=state.pending - chosen))
 
-    def _can_end(self, plan: ObjectPlan, state: ObjectState) -> bool:
+    def _can_end(self, plan: ObjectPlan, state: ObjectState, names: _Names) -> bool:
         """Whether an object that stands in this state can be finished; a class always has another key."""
-        names = self._names_left(plan, state)
         if state.pending:
-            least = self._least_members(plan, names, state.pending)
-        else:  # the common case, asked for each of many names: one pass
-            goals = [name.goal for name in names if name.is_required]
-            least = len(goals) if all(map(self._values.is_met, goals)) else None
-        if least is None or (plan.high is not None and state.count + least > plan.high):
+            least = self._least_members(plan, [name for _, name in state.names_left(plan.names)], state.pending)
+            if least is None:
+                return False
+        else:  # the common case, asked for each of many names
+            least = state.left(names.required).bit_count()
+            if state.left(names.required & ~names.met):
+                return False
+        if plan.high is not None and state.count + least > plan.high:
             return False
-        has_class = any(self._values.is_met(one.goal) for one in plan.classes)
-        return has_class or state.count + sum(self._values.is_met(name.goal) for name in names) >= plan.low
+        return names.has_class or state.count + state.left(names.met).bit_count() >= plan.low
 
     def _least_members(self, plan: ObjectPlan, names: list[Name], pending: frozenset[int]) -> int | None:
         """The fewest members that bring every required name and meet every open demand; None where none do."""

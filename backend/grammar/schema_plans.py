@@ -93,7 +93,7 @@ class _Planner:
         shape = self._shape
         order = [name for rule in shape.rules for name, _ in rule.named]
         order += [*shape.required, *(name for keys in self._kinds() for name in sorted(keys.without))]
-        names = [found for text in dict.fromkeys(order) for found in self._name(text)]
+        names = self._names(list(dict.fromkeys(order)))
         classes = []
         for key_class in self._classes(dict.fromkeys(order)):
             is_restricted = shape.names != ANYTHING or self._splitters()
@@ -104,18 +104,25 @@ class _Planner:
                 names += [Name(text, key_class.goal, False, key_class.discharges) for text in texts]
         return ObjectPlan(tuple(names), tuple(classes), shape.low, shape.high, shape.some)
 
-    def _name(self, text: str) -> list[Name]:
-        shape = self._shape
-        is_required = text in shape.required
-        goal = self._interpreter.algebra.key_goal(shape, text)
+    def _names(self, texts: list[str]) -> list[Name]:
+        required, goals = frozenset(self._shape.required), self._interpreter.algebra.key_goals(self._shape, texts)
+        self._interpreter.terms.work.spend(len(texts))
+        found = []
+        for text, goal in zip(texts, goals, strict=True):
+            held = goal if self._can_be_written(text) else NEVER
+            if held != NEVER or text in required:
+                found.append(Name(text, held, text in required, self._met_by(text)))
+        return found
+
+    def _can_be_written(self, text: str) -> bool:
         if any("\ud800" <= char <= "\udfff" for char in text):
-            goal = NEVER  # half a surrogate pair cannot be written
-        if shape.names != ANYTHING and not self._interpreter.algebra.is_text_of(shape.names, text):
-            goal = NEVER
-        if goal == NEVER and not is_required:
-            return []
-        discharges = frozenset(at for at, keys in enumerate(shape.some) if self._interpreter.algebra.is_of(keys, text))
-        return [Name(text, goal, is_required, discharges)]
+            return False  # half a surrogate pair
+        names = self._shape.names
+        return names == ANYTHING or self._interpreter.algebra.is_text_of(names, text)
+
+    def _met_by(self, text: str) -> frozenset[int]:
+        """The demands for some property that a key may meet."""
+        return frozenset(at for at, keys in enumerate(self._shape.some) if self._interpreter.algebra.is_of(keys, text))
 
     def _kinds(self) -> tuple[Keys, ...]:
         return self._shape.some + self._shape.every

@@ -85,14 +85,18 @@ class Writer:
             if len(users) > MAX_GOALS:
                 reason = f"the schema combines into more than {MAX_GOALS} subschemas"
                 raise ConstraintError(reason, pointer=self.interpreter.pointer_of(goal))
-        pending = list(users)
-        while pending:
-            goal = pending.pop()
-            if goal not in self._live and self._has_value(self.meaning(goal)):
-                self._live.add(goal)
-                pending += users[goal]
+        asked = dict.fromkeys(reversed(users))  # in rounds: who has many children is asked once for all of them
+        while asked:
+            met = [goal for goal in asked if goal not in self._live and self._is_met_now(goal)]
+            asked = dict.fromkeys(user for goal in met for user in users[goal])
         for goal in users:
             self._check_unique(goal)
+
+    def _is_met_now(self, goal: Goal) -> bool:
+        is_met = self._has_value(self.meaning(goal))
+        if is_met:
+            self._live.add(goal)
+        return is_met
 
     def _check_unique(self, goal: Goal) -> None:
         for array in self.meaning(goal).arrays:

@@ -74,6 +74,10 @@ HUGE = {
     "an enumeration of 20,000 texts": {"enum": [f"value {at}" for at in range(20_000)]},
     "an enumeration of 20,000 numbers": {"enum": list(range(5_000))},
     "1,000 properties": {"properties": {f"name {at}": {"type": "integer"} for at in range(1_000)}},
+    "3,000 required properties": {
+        "properties": {f"name {at}": {"type": "integer"} for at in range(3_000)},
+        "required": [f"name {at}" for at in range(3_000)],
+    },
     "a constant of 200,000 characters": {"const": "x" * 200_000},
     "a pattern of 20,000 characters": {"pattern": "^" + "ab?" * 7_000 + "$"},
     "a description of 200,000 characters": {"description": "x" * 200_000, "type": "integer"},
