@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-_TRIAL = 6  # passes of a trial
+_TRIAL = 4  # passes of a trial
 _SMOOTH = 0.1  # weight of the last pass in what is known of those before
 _SLOWEST, _LEAST_SHARE = 4.0, 0.3  # what one pass can say at most: anything may have happened in it
-_IS_DISTURBED = 0.85  # computing for a smaller share of a pass than this
+_IS_DISTURBED = 0.75  # computing for a smaller share of a pass than this
 _GAIN = 0.95  # a trial's pace must be below so much of the other's
-_FIRST_PAUSE = 16  # passes between two trials, doubled by each in vain
-_LAST_PAUSE = 256
+_FIRST_PAUSE = 8  # passes between two trials, doubled by each in vain
+_LAST_PAUSE = 128
 
 
 @runtime_checkable

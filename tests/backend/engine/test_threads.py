@@ -47,7 +47,7 @@ def test_what_is_not_faster_is_given_up_and_tried_ever_more_seldom():
     first, later = run(choice, 300, free, share=0.5), run(choice, 3000, free, share=0.5)
     assert choice.size == 2
     assert first.count(1) > 0
-    assert later.count(1) / len(later) < 0.04
+    assert later.count(1) / len(later) < 0.05
 
 
 def test_all_come_back_when_the_busy_one_has_gone():
