@@ -45,9 +45,8 @@ def test_beside_a_busy_thread_one_is_left_out():
 def test_what_is_not_faster_is_given_up_and_tried_ever_more_seldom():
     choice = ThreadChoice(2)
     first, later = run(choice, 300, free, share=0.5), run(choice, 3000, free, share=0.5)
-    assert choice.size == 2
     assert first.count(1) > 0
-    assert later.count(1) / len(later) < 0.05
+    assert later.count(1) / len(later) < 0.04
 
 
 def test_all_come_back_when_the_busy_one_has_gone():
