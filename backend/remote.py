@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from forktree.backend.clients.account import Account
+from forktree.backend.clients.asks import supported_kinds
 from forktree.backend.clients.base import NetworkBackend, headers_of
 from forktree.backend.clients.dialects import FORKTREE
 from forktree.backend.clients.faults import NoRouteError, Place
@@ -21,9 +22,15 @@ from forktree.backend.clients.options import (
     transport_of,
 )
 from forktree.backend.clients.programs import program_body, run_program
+from forktree.backend.clients.steps import completion_of, program_of, scores_of
 from forktree.backend.openai import wire_of
+from forktree.lang.constraints import ALL_CONSTRAINTS
+from forktree.lang.errors import UnsupportedError
 from forktree.lang.sampling import Sampling
 from forktree.runtime import protocol
+
+_SIMPLE = frozenset({"RegexSpec", "ChoicesSpec", "SchemaSpec", "GrammarSpec"})
+"""Kinds of constraint that the routes take as they are."""
 
 
 class Remote(NetworkBackend):
@@ -54,17 +61,46 @@ class Remote(NetworkBackend):
             written, settings, transport, account, prices, lambda told: wire_of(told, FORKTREE, "auto", "")
         )
 
+    @property
+    def capabilities(self) -> protocol.Capabilities:
+        """The engine's there; but state is text on the way."""
+        return protocol.Capabilities(constraints=ALL_CONSTRAINTS, score=True, logprobs=True)
+
     async def stream(self, request: protocol.GenerateRequest) -> AsyncIterator[protocol.Delta | protocol.Completion]:
-        """Step by step, where a program is not sent whole."""
+        """A turn's free text as it comes; what the chat routes cannot say goes as a program of one step."""
+        if self._takes_programs and not self._can_chat(request):
+            done = await self._run_step(request)
+            if done is not None:
+                completion = completion_of(request, done)
+                if completion.segment.text:
+                    yield protocol.Delta(completion.segment.text)
+                yield completion
+                return
+        _check_kind(request)
         await self._learn_model()
         async with contextlib.aclosing(self._client.stream(request)) as events:  # type: ignore[type-var]
             async for event in events:
                 yield event
 
     async def score(self, request: protocol.ScoreRequest) -> protocol.ScoreResult:
-        """Options behind plain text; behind turns they are scored where the whole program runs."""
+        """Options as the engine there scores them."""
+        done = await self._run_step(request)
+        if done is not None:
+            return scores_of(request, done)
         await self._learn_model()
         return await super().score(request)
+
+    async def _run_step(self, request: protocol.GenerateRequest | protocol.ScoreRequest) -> protocol.StoredRun | None:
+        return await self.run_program(program_of(request).to_json(), "{}", None)
+
+    def _can_chat(self, request: protocol.GenerateRequest) -> bool:
+        """Does the chat or completions route mean the same by it?"""
+        try:
+            told = self._client.told(request.branch)
+        except UnsupportedError:
+            return False
+        is_said = not told.begun if told.plain is None else not request.heal
+        return is_said and (request.constraint is None or type(request.constraint).__name__ in _SIMPLE)
 
     async def run_program(self, program: str, arguments: str, sampling: Sampling | None) -> protocol.StoredRun | None:
         """See `protocol.WholePrograms`; a server without the route is asked step by step from then on."""
@@ -88,3 +124,12 @@ class Remote(NetworkBackend):
             self._adopt(replace(self._settings, model=listed["data"][0]["id"]))
         except (KeyError, IndexError, TypeError) as error:
             raise self._transport.unreadable(listed) from error
+
+
+def _check_kind(request: protocol.GenerateRequest) -> None:
+    """Raises UnsupportedError: the constraint needs the server's programs, and it takes none."""
+    kind = type(request.constraint).__name__
+    if request.constraint is not None and kind not in supported_kinds(FORKTREE):
+        raise UnsupportedError(
+            f"this server takes no programs, and so no {kind}; it can: {sorted(supported_kinds(FORKTREE))}"
+        )

@@ -146,6 +146,30 @@ def test_a_whole_program_gives_there_what_it_gives_here(url: str, local: ft.Loca
         assert caught.value.limit == 512
 
 
+def test_a_function_that_is_not_traced_means_there_what_it_means_here(url: str, local: ft.Local) -> None:
+    """Begun turns, healing, options behind turns, tools and reasoning go as programs of one step."""
+
+    def look(city: str) -> str:
+        """Looks."""
+        return city
+
+    @ft.function
+    def body(s):
+        kind, call, told = s.fork(3)
+        kind += ft.user("And?") + ft.assistant("It is for" + ft.select("kind", [" food", " fuel"]))
+        asked = ft.gen("call", tools=[look], max_tokens=40, on_budget="close", temperature=0)
+        call += ft.user("Call.") + ft.assistant(asked)
+        told += "A story: " + ft.gen("told", max_tokens=3, temperature=0, logprobs=1)
+        return kind["kind"], call["call"].name, told["told"], kind.meta("kind").probabilities, told.meta("told")
+
+    here = body.run(backend=local).ret_value
+    with ft.Remote(url) as remote:
+        there = body.run(backend=remote).ret_value
+    assert there[:3] == here[:3]
+    assert there[3] == pytest.approx(here[3], abs=1e-4)
+    assert [entry.token for entry in there[4].logprobs] == [entry.token for entry in here[4].logprobs]
+
+
 @ft.function
 def long(s):
     s += ft.user("word " * 3000)

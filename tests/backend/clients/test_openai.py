@@ -323,6 +323,17 @@ def test_further_headers_and_fields_are_sent(service, openai, ask) -> None:
     assert service.bodies[0]["reasoning_effort"] == "low"
 
 
+def test_generations_in_a_row_can_be_asked_for_in_one_call(service, openai) -> None:
+    @ft.function(api_speculation=True)
+    def program(s):
+        s += "Name:" + ft.gen("name", stop="\n") + "\nAge:" + ft.gen("age", stop="\n")
+
+    service.answer = lambda body: " Ada\nAge: 36\nJob:"
+    state = program.run(backend=openai("vllm"))
+    assert (state["name"], state["age"]) == (" Ada", " 36")
+    assert len(service.seen) == 1
+
+
 # Dialects and making one
 
 
