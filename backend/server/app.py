@@ -11,11 +11,22 @@ from forktree.backend.local import Local
 from forktree.backend.server.endpoints import Endpoint
 from forktree.backend.server.errors import answer_http_error
 from forktree.backend.server.openapi import document
-from forktree.backend.server.routes import chat, completions, health, messages, models, programs, responses, tokens
+from forktree.backend.server.routes import (
+    chat,
+    completions,
+    generate,
+    health,
+    messages,
+    models,
+    programs,
+    responses,
+    score,
+    tokens,
+)
 from forktree.backend.server.served import Served
 from forktree.backend.server.settings import Settings
 
-FAMILIES = (chat, completions, messages, responses, programs, models, tokens, health)
+FAMILIES = (chat, completions, messages, responses, programs, score, generate, models, tokens, health)
 
 
 def build(backend: Local, settings: Settings, *, version: str = "0") -> Starlette:

@@ -85,9 +85,7 @@ def _row(program: Program, index: int, row: dict[str, Any]) -> dict[str, Any]:
         needs = ", ".join(program.parameters) or "nothing"
         raise ApiError(400, f"{param} has {sorted(row)}, and the program takes {needs}", param=param)
     if _has_classes(row):
-        message = (
-            f"{param} has a value of a class, which nobody can send: send plain data"
-        )
+        message = f"{param} has a value of a class, which nobody can send: send plain data"
         raise ApiError(400, message, param=param, code="invalid_value")
     try:
         arguments = restore(json.dumps(row))
