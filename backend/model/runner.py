@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -75,7 +76,7 @@ class ModelRunner:
             EngineError: an id, position, page or row outside its range.
         """
         self._claim_thread()
-        _check_batch(batch, self._model.config, self._pool)
+        check_batch(batch, self._model.config, self._pool)
         if not batch.ids:
             return torch.empty(0, self._model.config.vocab_size)
         with torch.inference_mode():
@@ -105,7 +106,7 @@ class ModelRunner:
         size = self._pool.page_size
         slots = [
             batch.page_tables[seq][place // size] * size + place % size
-            for seq, place in zip(batch.seq_of_row, _places(batch), strict=True)
+            for seq, place in zip(batch.seq_of_row, places(batch), strict=True)
         ]
         return Step(
             ids=torch.tensor(batch.ids),
@@ -124,33 +125,47 @@ class ModelRunner:
             self._thread = threading.get_ident()
 
 
-def _places(batch: ForwardBatch) -> Sequence[int]:
+def places(batch: ForwardBatch) -> Sequence[int]:
     """Of every row."""
     if not batch.places:
         return batch.positions
     return [batch.places.get(row, position) for row, position in enumerate(batch.positions)]
 
 
-def _check_batch(batch: ForwardBatch, config: ModelConfig, pool: KVPool) -> None:
+class Pages(Protocol):
+    """How many pages a pool has, and of how many tokens."""
+
+    num_pages: int
+    page_size: int
+
+
+def check_batch(batch: ForwardBatch, config: ModelConfig, pool: Pages, *, num_drawn: int = 0) -> None:
+    """Check every index of a batch.
+
+    Args:
+        num_drawn: ids from −num_drawn on stand for tokens that were drawn and not read yet.
+    Raises:
+        EngineError: one is out of range; the message names it.
+    """
     if not len(batch.ids) == len(batch.positions) == len(batch.seq_of_row):
         raise EngineError(
             f"a batch has {len(batch.ids)} ids, {len(batch.positions)} positions and {len(batch.seq_of_row)} sequences"
         )
-    _check_range("id", batch.ids, config.vocab_size)
+    _check_range("id", batch.ids, config.vocab_size, -num_drawn)
     _check_range("position", batch.positions, config.max_positions)
     _check_range("sequence", batch.seq_of_row, len(batch.page_tables))
     _check_range("row of logits", batch.logit_rows, len(batch.ids))
     for table in batch.page_tables:
         _check_range("page", table, pool.num_pages)
-    for seq, place in zip(batch.seq_of_row, _places(batch), strict=True):
+    for seq, place in zip(batch.seq_of_row, places(batch), strict=True):
         if place // pool.page_size >= len(batch.page_tables[seq]):
             raise EngineError(f"a batch has position {place} beyond the page table of sequence {seq}")
 
 
-def _check_range(name: str, values: Sequence[int], end: int) -> None:
-    if values and not (min(values) >= 0 and max(values) < end):
-        worst = next(value for value in values if not 0 <= value < end)
-        raise EngineError(f"a batch has {name} {worst}, outside [0, {end})")
+def _check_range(name: str, values: Sequence[int], end: int, begin: int = 0) -> None:
+    if values and not (min(values) >= begin and max(values) < end):
+        worst = next(value for value in values if not begin <= value < end)
+        raise EngineError(f"a batch has {name} {worst}, outside [{begin}, {end})")
 
 
 def load_runner(

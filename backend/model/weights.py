@@ -37,6 +37,17 @@ class Weights:
         Raises:
             ModelError: it is missing, or its shape is not `shape`.
         """
+        return self._take(name, shape).to(torch.float32)
+
+    def take_to(self, name: str, *shape: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+        """The same straight to a device, of another type: the host holds no copy.
+
+        Raises:
+            ModelError: as `take`.
+        """
+        return self._take(name, shape).to(device=device, dtype=dtype)
+
+    def _take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         if name not in self._file_of:
             raise ModelError(f"{self._folder} has no tensor {name!r}; the download may be incomplete, fetch it again")
         tensor: torch.Tensor = self._file_of[name].get_tensor(name)
@@ -48,7 +59,7 @@ class Weights:
         if not tensor.is_floating_point():
             raise ModelError(f"tensor {name!r} in {self._folder} is {tensor.dtype}; quantised files are not read here")
         self._left.discard(name)
-        return tensor.to(torch.float32)
+        return tensor
 
     def finish(self, *, ignore: Iterable[str] = ()) -> None:
         """Raises ModelError if tensors are left; `ignore` are suffixes of names that never matter."""
