@@ -67,8 +67,9 @@ class Local:
         dtype: of activations: "auto" or "float32".
         quantize: precision of the linear layers. "none" keeps float32, "fp16" packs the weights. "auto" keeps the
             4-bit and 8-bit blocks that weights were made of and multiplies them by activations of 16 bits, which
-            loses nothing in practice; other weights are fp16. "int8" and "q4" are faster and less faithful:
-            8-bit blocks, or those that the weights were made of, times activations of 8 bits (docs/performance.md).
+            loses nothing in practice; other weights are fp16. "mixed" is faster and close: most activations have 8
+            bits. "int8" and "q4" are less faithful: 8-bit blocks, or those that the weights were made of, times
+            activations of 8 bits (docs/performance.md).
         kv_tokens: tokens of the KV pool, 64 at least; None takes a share of the free memory.
         page_size: tokens of a page of the pool, a power of two; None is 16.
         max_running: most sequences computed at a time; None is 64.

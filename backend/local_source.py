@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Report = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all); 0 steps in all means unknown."""
 
-Quantize = Literal["auto", "none", "fp16", "int8", "q4"]
+Quantize = Literal["auto", "none", "fp16", "int8", "mixed", "q4"]
 
 _MAX_PAGE_SIZE = 128
 _FEWEST_KV_TOKENS = 64  # a short chat turn with its template and an answer; with less, hardly a request can run

@@ -38,7 +38,7 @@ KINDS = (
     "rag",
 )
 CASES = (*WORKLOADS, *KINDS, "batching")
-PRECISIONS = ("auto", "none", "fp16", "int8", "q4")
+PRECISIONS = ("auto", "none", "fp16", "int8", "mixed", "q4")
 PEERS = ("transformers", "llama.cpp", "vllm")
 COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("case", "left"),

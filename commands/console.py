@@ -39,7 +39,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quantize",
         default="auto",
-        choices=("auto", "none", "fp16", "int8", "q4"),
+        choices=("auto", "none", "fp16", "int8", "mixed", "q4"),
         help="precision of the linear layers (default: %(default)s)",
     )
 

@@ -21,13 +21,18 @@ constexpr int64_t word_bytes(Format f) { return f == Format::FOUR_BIT ? 256 : 51
 constexpr int64_t block_bytes(Format f) { return word_bytes(f) + (f == Format::FOUR_BIT ? 64 : 32); }
 static inline int64_t panel_bytes(Format f, int64_t blocks) { return (blocks * block_bytes(f) + 63) / 64 * 64; }
 
+// How the inputs are rounded (`Activations` of gemm.py). MIXED has a low digit in some blocks only.
+enum class Inputs : int32_t { EIGHT_BIT = 1, SIXTEEN_BIT = 2, MIXED = 3 };
+constexpr int num_digits(Inputs inputs) { return inputs == Inputs::EIGHT_BIT ? 1 : 2; }
+
 // 32 inputs of a row: x ≈ scale · q; sum = scale · Σ q; offset = -128 · Σ q undoes the shift of 8-bit weights.
-// q is one int8, or two digits of a 16-bit number, the high one first: q = 256 · q[0] + q[1].
+// q is one int8, or two digits of a 16-bit number, the high one first: q = 256 · q[0] + q[1]. Where `has_low` is zero,
+// so are all low digits.
 template <int DIGITS>
 struct Activation {
     int8_t q[DIGITS][BLOCK_SIZE];
     float scale, sum;
-    int32_t offset, unused;
+    int32_t offset, has_low;
 };
 constexpr float largest_q(int digits) { return digits == 1 ? 127.0f : 32512.0f; }  // 127 · 256: the high digit fits
 
@@ -36,17 +41,20 @@ struct Linear {
     const uint8_t* panels;
     const float* bias;
     int64_t outputs, blocks;
-    int32_t format, digits;
+    int32_t format;
+    Inputs inputs;
 };
 
 // What other sources build on; defined in gemm_cpu.cpp. Activations of `rows` rows lie as gemm_cpu.cpp says; a range
 // of rows begins at a multiple of `row_tile()`.
 namespace gemm {
 int64_t row_tile();
-int64_t activation_bytes(int64_t rows, int64_t blocks, int32_t digits);
-void quantize_row(const float* x, int64_t row, int64_t rows, int64_t blocks, int32_t digits, void* activations);
-void quantize_block(const float* x, int64_t block, int64_t row, int64_t rows, int64_t blocks, int32_t digits,
+int64_t activation_bytes(int64_t rows, int64_t blocks, Inputs inputs);
+void quantize_row(const float* x, int64_t row, int64_t rows, int64_t blocks, Inputs inputs, void* activations);
+// A row of MIXED inputs is not ready before its low digits are dropped where they matter least; `quantize_row` has done so.
+void quantize_block(const float* x, int64_t block, int64_t row, int64_t rows, int64_t blocks, Inputs inputs,
                     void* activations);
+void drop_low_digits(int64_t row, int64_t rows, int64_t blocks, void* activations);
 // The 16 outputs of a panel for rows [first, end): row r to out + (r − first) · stride.
 void multiply_panel(const Linear& layer, int64_t panel, const void* activations, int64_t first, int64_t end,
                     int64_t rows, float* out, int64_t stride);
@@ -81,6 +89,7 @@ namespace lanes {
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
 
+#define UNROLLED _Pragma("GCC unroll 16")  // so that the sums of a tile stay in registers
 constexpr int MAX_TILE = 12;  // rows in registers at once: one accumulator each, beside 8 vectors of weights
 constexpr bool UNSIGNED_8BIT = true;
 using Bytes = __m512i;
@@ -121,6 +130,7 @@ static inline int32_t round_to_digits(vf x, int8_t* high, int8_t* low) {
 
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
+#define UNROLLED
 constexpr int MAX_TILE = 2;
 constexpr bool UNSIGNED_8BIT = false;  // u8 · s8 pairs would overflow 16 bits, so 8-bit weights are made signed again
 struct Bytes { __m256i half[2]; };
@@ -178,6 +188,7 @@ static inline void store_floats(float* p, Floats x) {
 
 #else
 
+#define UNROLLED
 constexpr int MAX_TILE = 4;
 constexpr bool UNSIGNED_8BIT = true;
 struct Bytes { uint8_t lane[64]; };

@@ -61,7 +61,7 @@ struct Workspace {
         Arena arena(memory);
         const int64_t heads = m.q_heads * m.head_dim, widest = heads > m.hidden ? heads : m.hidden;
         const int64_t most = rows > num_logits ? rows : num_logits;
-        const auto quantized = [](int64_t n, int64_t width) { return gemm::activation_bytes(n, width / BLOCK_SIZE, 2) / 4; };
+        const auto quantized = [](int64_t n, int64_t width) { return gemm::activation_bytes(n, width / BLOCK_SIZE, Inputs::SIXTEEN_BIT) / 4; };
         stream = arena.take(rows * m.hidden);
         delta = arena.take(rows * m.hidden);
         qkv = arena.take(rows * (heads + 2 * m.kv_heads * m.head_dim));
@@ -118,7 +118,7 @@ class Step final : public Job {
             float *x = w_.stream + row * m_.hidden, *delta = w_.delta + row * m_.hidden;
             if (is_first) std::memcpy(x, m_.embedding + in_.ids[row] * m_.hidden, m_.hidden * sizeof(float));
             layer::add_and_normalize(x, is_first ? nullptr : delta, weight, m_.hidden, m_.eps, scratch);
-            gemm::quantize_row(scratch, row, in_.rows, next.blocks, next.digits, w_.narrow);
+            gemm::quantize_row(scratch, row, in_.rows, next.blocks, next.inputs, w_.narrow);
         });
     }
 
@@ -160,7 +160,7 @@ class Step final : public Job {
         team.share(in_.rows, 1, [&](int64_t row, int64_t) {
             float* out = scratch + attention::padded_dim(m_.head_dim);
             for (int64_t h = 0; h < m_.q_heads; h++) attention::merge_head(a, row, h, scratch, out + h * m_.head_dim);
-            gemm::quantize_row(out, row, in_.rows, layer.output.blocks, layer.output.digits, w_.narrow);
+            gemm::quantize_row(out, row, in_.rows, layer.output.blocks, layer.output.inputs, w_.narrow);
         });
     }
 
@@ -179,8 +179,12 @@ class Step final : public Job {
             for (int64_t row = first; row < end; row++) {
                 const float* gates = scratch + (row - first) * 2 * BLOCK_SIZE;
                 layer::silu_mul(gates, gates + BLOCK_SIZE, product, BLOCK_SIZE);
-                gemm::quantize_block(product, block, row, in_.rows, layer.down.blocks, layer.down.digits, w_.wide);
+                gemm::quantize_block(product, block, row, in_.rows, layer.down.blocks, layer.down.inputs, w_.wide);
             }
+        });
+        if (layer.down.inputs != Inputs::MIXED) return;
+        team.share(in_.rows, 1, [&](int64_t row, int64_t) {
+            gemm::drop_low_digits(row, in_.rows, layer.down.blocks, w_.wide);
         });
     }
 
@@ -191,7 +195,7 @@ class Step final : public Job {
             float* x = scratch + m_.hidden;  // the stream stays as it is: a row may be asked for twice
             std::memcpy(x, w_.stream + row * m_.hidden, m_.hidden * sizeof(float));
             layer::add_and_normalize(x, w_.delta + row * m_.hidden, m_.norm, m_.hidden, m_.eps, scratch);
-            gemm::quantize_row(scratch, i, in_.num_logits, m_.head.blocks, m_.head.digits, w_.narrow);
+            gemm::quantize_row(scratch, i, in_.num_logits, m_.head.blocks, m_.head.inputs, w_.narrow);
         });
         multiply(team, m_.head, w_.narrow, in_.num_logits, in_.logits);
     }

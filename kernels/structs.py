@@ -17,7 +17,7 @@ class Linear(ctypes.Structure):
     _fields_: ClassVar = [
         *((name, _P) for name in ("panels", "bias")),
         *((name, _I) for name in ("outputs", "blocks")),
-        *((name, _N) for name in ("format", "digits")),
+        *((name, _N) for name in ("format", "inputs")),
     ]
 
 

@@ -11,7 +11,7 @@ computed one by one: slow, and exact by construction.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, Protocol, get_args
 
 import torch
@@ -23,19 +23,18 @@ from forktree.lang.errors import ModelError
 
 _log = logging.getLogger("forktree.model")
 
-Quantize = Literal["auto", "none", "fp16", "int8", "q4"]
+Quantize = Literal["auto", "none", "fp16", "int8", "mixed", "q4"]
 QUANTIZE: tuple[str, ...] = get_args(Quantize)
-Part = Literal["qkv", "output", "gate_up", "down", "head"]
-"""Which linear layer of the model it is."""
 
 MAX_ROWS = 64
-_AUTO_ACTIVATIONS: dict[Part, Activations] = {
-    "qkv": Activations.SIXTEEN_BIT,
-    "output": Activations.SIXTEEN_BIT,
-    "gate_up": Activations.SIXTEEN_BIT,
-    "down": Activations.SIXTEEN_BIT,
-    "head": Activations.SIXTEEN_BIT,
+_ACTIVATIONS: Mapping[str, Activations] = {
+    "auto": Activations.SIXTEEN_BIT,
+    "mixed": Activations.MIXED,
+    "int8": Activations.EIGHT_BIT,
+    "q4": Activations.EIGHT_BIT,
 }
+"""Of the layers in blocks. The same in every part of a model: no part is spared by 8 bits (docs/performance.md)."""
+_EXACT_BLOCKS = ("auto", "mixed")
 _CHECKED_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 15, 16, 17, 24, 31, 32, 33, 47, 48, 63, 64)
 _LARGEST_FP16 = 65504.0
 
@@ -127,9 +126,10 @@ class LinearFactory:
             "fp16"  weights in fp16.
             "int8"  weights rounded to 8-bit blocks, activations in 8-bit blocks.
             "q4"    like "int8", but a layer whose weights were made of 4-bit blocks keeps just these.
-            "auto"  a layer whose weights were made of 4-bit or 8-bit blocks keeps just these, and its activations
-                    have as many bits as its part needs (`_AUTO_ACTIVATIONS`); other layers, and all of them where
-                    there are no native kernels, are fp16 where the library has it and the weights fit, else float32.
+            "auto"  a layer whose weights were made of 4-bit or 8-bit blocks keeps just these, with activations of 16
+                    bits; other layers, and all of them where there are no native kernels, are fp16 where the library
+                    has it and the weights fit, else float32.
+            "mixed" like "auto", but activations have 16 bits where a block's scale is large in its row, 8 elsewhere.
             A layer whose inputs are no multiple of 32 is never in blocks; it is fp16 or float32 likewise.
         native: the library that makes blocks fast; without it they take the plain torch path, which is slow.
     """
@@ -142,13 +142,13 @@ class LinearFactory:
         self._native = native
         self._holds: dict[tuple[type[Linear], tuple[int, ...]], bool] = {}
 
-    def make(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, part: Part = "down") -> Linear:
+    def make(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """The first kind that is exact here for this shape: weight [out, in], bias [out].
 
         Raises:
             ModelError: fp16 was asked for and cannot be had.
         """
-        for linear in self._candidates(weight.contiguous(), bias, part):
+        for linear in self._candidates(weight.contiguous(), bias):
             if self._holds_for(linear, weight):
                 return linear
         if self._quantize == "fp16":
@@ -156,11 +156,10 @@ class LinearFactory:
         _log.info("no packed linear path is exact here for %s; computing row by row", list(weight.shape))
         return RowwiseLinear(weight, bias)
 
-    def _candidates(self, weight: torch.Tensor, bias: torch.Tensor | None, part: Part) -> Iterator[Linear]:
+    def _candidates(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Iterator[Linear]:
         """Kinds in order of preference, each made when it is asked for."""
         if (packed := self._pack(weight)) is not None:
-            activations = _AUTO_ACTIVATIONS[part] if self._quantize == "auto" else Activations.EIGHT_BIT
-            yield BlockLinear(packed, bias, self._native, activations)
+            yield BlockLinear(packed, bias, self._native, _ACTIVATIONS[self._quantize])
         if self._quantize != "none":
             fits = float(weight.abs().max()) <= _LARGEST_FP16
             if fits and "fbgemm" in torch.backends.quantized.supported_engines:
@@ -173,9 +172,9 @@ class LinearFactory:
 
     def _pack(self, weight: torch.Tensor) -> PackedWeights | None:
         """The weights in blocks; None where this quantisation has none for them."""
-        if self._quantize not in ("auto", "int8", "q4") or not can_pack(weight):
+        if self._quantize not in _ACTIVATIONS or not can_pack(weight):
             return None
-        if self._quantize == "auto":
+        if self._quantize in _EXACT_BLOCKS:
             if self._native is None:
                 return None
             found = (recover_weights(weight, format, native=self._native) for format in Format)

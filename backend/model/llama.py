@@ -9,7 +9,7 @@ import torch
 
 from forktree.backend.cache.kv_pool import KVPool
 from forktree.backend.model.config import ModelConfig
-from forktree.backend.model.linear import BlockLinear, Linear, LinearFactory, Part
+from forktree.backend.model.linear import BlockLinear, Linear, LinearFactory
 from forktree.backend.model.rope import build_rotary_table
 from forktree.backend.model.weights import Weights
 from forktree.kernels.activation import silu_mul
@@ -126,7 +126,7 @@ def build_llama(config: ModelConfig, weights: Weights, linears: LinearFactory, n
     norm = weights.take("model.norm.weight", config.hidden_size)
     output = embedding if config.tie_embeddings else weights.take("lm_head.weight", *embedding.shape)
     weights.finish(ignore=("rotary_emb.inv_freq", *(("lm_head.weight",) if config.tie_embeddings else ())))
-    head, rotary = linears.make(output, part="head"), build_rotary_table(config)
+    head, rotary = linears.make(output), build_rotary_table(config)
     step = _build_step(config, embedding, layers, norm, head, rotary, native)
     return LlamaModel(config, embedding, layers, norm, head, rotary, native, step)
 
@@ -183,11 +183,11 @@ def _build_layer(config: ModelConfig, weights: Weights, linears: LinearFactory, 
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     q_width, kv_width = config.q_heads * head_dim, config.kv_heads * head_dim
 
-    def linear(kind: Part, parts: dict[str, int], width: int, has_bias: bool) -> Linear:
+    def linear(parts: dict[str, int], width: int, has_bias: bool) -> Linear:
         """One layer from the stacked outputs of `parts` (name → outputs)."""
         weight = torch.cat([weights.take(f"{name}.{part}.weight", out, width) for part, out in parts.items()])
         biases = [weights.take(f"{name}.{part}.bias", out) for part, out in parts.items()] if has_bias else []
-        return linears.make(weight, torch.cat(biases) if biases else None, part=kind)
+        return linears.make(weight, torch.cat(biases) if biases else None)
 
     attention = {"self_attn.q_proj": q_width, "self_attn.k_proj": kv_width, "self_attn.v_proj": kv_width}
     head_norms = None
@@ -196,10 +196,10 @@ def _build_layer(config: ModelConfig, weights: Weights, linears: LinearFactory, 
         head_norms = HeadNorms(q_weight, weights.take(f"{name}.self_attn.k_norm.weight", head_dim), config.norm_eps)
     return Layer(
         attention_norm=weights.take(f"{name}.input_layernorm.weight", hidden),
-        qkv=linear("qkv", attention, hidden, config.qkv_bias),
+        qkv=linear(attention, hidden, config.qkv_bias),
         head_norms=head_norms,
-        output=linear("output", {"self_attn.o_proj": hidden}, q_width, config.o_bias),
+        output=linear({"self_attn.o_proj": hidden}, q_width, config.o_bias),
         mlp_norm=weights.take(f"{name}.post_attention_layernorm.weight", hidden),
-        gate_up=linear("gate_up", {"mlp.gate_proj": inner, "mlp.up_proj": inner}, hidden, config.mlp_bias),
-        down=linear("down", {"mlp.down_proj": hidden}, inner, config.mlp_bias),
+        gate_up=linear({"mlp.gate_proj": inner, "mlp.up_proj": inner}, hidden, config.mlp_bias),
+        down=linear({"mlp.down_proj": hidden}, inner, config.mlp_bias),
     )

@@ -112,6 +112,25 @@ def test_sixteen_bit_activations_cost_next_to_nothing(path: Native | None) -> No
     assert error.pow(2).mean().sqrt() / exact.pow(2).mean().sqrt() < 1e-4
 
 
+def test_mixed_activations_keep_the_low_digit_where_a_block_is_at_least_the_mean_square() -> None:
+    x = torch.zeros(2, 96)
+    x[:, ::32] = torch.tensor([[3.0, 1.0, 2.0], [1.0, 1.0, 1.0]])  # squares 9, 1, 4: the mean is 4.67
+    x[:, 1::32] = x[:, ::32] / 300  # 108.4 of 32512: the high digit alone makes it zero
+    q = quantize_rows(x, Activations.MIXED).q[..., 1]
+    assert q.tolist() == [[108, 0, 0], [108, 108, 108]]
+
+
+def test_mixed_activations_lose_a_third_of_what_eight_bits_lose_where_few_inputs_are_large(path: Native | None) -> None:
+    weight, x = made_of_blocks(576, 576, Format.FOUR_BIT), noise(64, 576, seed=3)
+    x[:, ::192] *= 30
+    exact = x.double() @ weight.double().t()
+    eight, mixed = (
+        (product(x, weight, Format.FOUR_BIT, path, kind) - exact).pow(2).mean().sqrt()
+        for kind in (Activations.EIGHT_BIT, Activations.MIXED)
+    )
+    assert mixed < eight / 3
+
+
 @pytest.mark.parametrize("activations", list(Activations))
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(("outputs", "inputs"), [(17, 64), (50, 1536), (80, 576)])

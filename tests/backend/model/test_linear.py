@@ -131,7 +131,7 @@ def test_int8_is_near_the_product(library: Native | None) -> None:
     assert error.pow(2).mean().sqrt() < 0.01 * (x @ weight.t()).pow(2).mean().sqrt()
 
 
-@pytest.mark.parametrize("quantize", ["int8", "q4"])
+@pytest.mark.parametrize("quantize", ["int8", "mixed", "q4"])
 def test_widths_that_are_no_multiple_of_32_are_not_in_blocks(quantize: Quantize) -> None:
     factory = LinearFactory(quantize)
     assert not isinstance(factory.make(*weight_and_bias(48, 80)), BlockLinear)
@@ -139,5 +139,7 @@ def test_widths_that_are_no_multiple_of_32_are_not_in_blocks(quantize: Quantize)
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match='quantize must be "auto", "none", "fp16", "int8" or "q4", not \'int3\''):
+    with pytest.raises(
+        ValueError, match='quantize must be "auto", "none", "fp16", "int8", "mixed" or "q4", not \'int3\''
+    ):
         LinearFactory("int3")  # type: ignore[arg-type]
