@@ -23,6 +23,7 @@ from typing import NamedTuple
 import torch
 
 from forktree.kernels.attention_plan import AttentionPlan, plan_attention
+from forktree.kernels.attention_triton_items import plan_rows
 from forktree.kernels.token_tree import TokenTree
 
 GPU_SPLIT = 256
@@ -174,15 +175,12 @@ def plan_triton(
     check_window(window)
     chunks, rows = _divide(page_tables, seq_of_row, positions, places)
     _check_chunks(chunks, page_size)
-    items = plan_attention(
-        page_tables,
-        [seq_of_row[row] for row in rows],
-        [positions[row] for row in rows],
-        page_size,
-        split,
-        trees=trees,
-        places={index: places[row] for index, row in enumerate(rows) if row in places},
-    )
+    seqs, where = [seq_of_row[row] for row in rows], [positions[row] for row in rows]
+    if places:
+        inner = {index: places[row] for index, row in enumerate(rows) if row in places}
+        items = plan_attention(page_tables, seqs, where, page_size, split, trees=trees, places=inner)
+    else:
+        items = plan_rows(page_tables, seqs, where, page_size, split)
     return _assemble(items, rows, chunks, len(positions), group, tile_queries, window)
 
 
