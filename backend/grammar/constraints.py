@@ -76,7 +76,8 @@ class Constraint(ABC):
         Args:
             tokenizer: as transformers makes it, or a `Vocabulary`.
         Raises:
-            ConstraintError: the tokenizer's tokens cannot spell any legal output.
+            ConstraintError: the tokenizer's tokens cannot spell any legal output, or the first mask takes too much
+                work.
         """
         from forktree.backend.grammar.matcher import Matcher
 

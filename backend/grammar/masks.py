@@ -36,7 +36,7 @@ class Masks:
     `automaton` is the constraint's, without what the vocabulary cannot spell.
 
     Raises, when made:
-        ConstraintError: the vocabulary cannot spell any legal output.
+        ConstraintError: the vocabulary cannot spell any legal output, or the first mask takes too much work.
     """
 
     def __init__(self, automaton: Automaton, trie: Trie) -> None:
@@ -57,6 +57,8 @@ class Masks:
         if cut is None:
             with automaton.terms.work.limited(COMPILE_STEPS):
                 self._finishable = finishable(automaton, trie.vocabulary, self._legal_tokens)
+        with automaton.lock, automaton.terms.work.limited(MASK_STEPS):
+            self._made(automaton.start)  # what explodes at the first token is refused before an output begins
 
     @property
     def num_words(self) -> int:

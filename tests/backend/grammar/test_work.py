@@ -135,15 +135,24 @@ def test_an_explosion_while_decoding_fails_that_output_alone(monkeypatch: pytest
         matcher.advance(byte)
     with monkeypatch.context() as patched:
         for module in (masks, derivatives):
-            patched.setattr(module, "MASK_STEPS", 3)
-        with pytest.raises(ConstraintError, match="more than 3 steps"):
+            patched.setattr(module, "MASK_STEPS", 0)
+        with pytest.raises(ConstraintError, match="more than 0 steps"):
             matcher.mask()
-        with pytest.raises(ConstraintError, match="more than 3 steps"):
+        with pytest.raises(ConstraintError, match="more than 0 steps"):
             matcher.advance(ord("b"))
         assert twin.mask().any()
         twin.advance(ord("b"))
     assert matcher.mask().any()  # it stands where it stood
     matcher.advance(ord("b"))
+
+
+def test_what_explodes_at_the_first_token_is_refused_when_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    constraint = Regex("(.*a.{30}|.*b.{31}|.*c.{32})y")
+    monkeypatch.setattr(masks, "MASK_STEPS", 3)
+    with pytest.raises(ConstraintError, match="more than 3 steps"):
+        constraint.compile(TOY)
+    monkeypatch.undo()
+    assert constraint.compile(TOY).mask().any()
 
 
 def test_many_choices_are_a_trie() -> None:
