@@ -1,10 +1,10 @@
 """Tokens that are probably next, computed in the same step as the one that is due: drafts without a draft model.
 
 A draft is copied from what followed the sequence's last tokens elsewhere: in its own prompt and output, or in what
-requests with the same trunk have made. Its rows stand behind the sequence's own row, and the tokens are drawn as
-ever, one after another: the draw at a row stands as long as every token before it was drafted as it was drawn. A
-draw is a function of its row, its seed and its position, and a row's logits do not depend on how many rows a step
-has; so the output is that of plain decoding, token for token, and only time is at stake.
+requests with the same trunk have made, those still running too. Its rows stand behind the sequence's own row, and
+the tokens are drawn as ever, one after another: the draw at a row stands as long as every token before it was drafted
+as it was drawn. A draw is a function of its row, its seed and its position, and a row's logits do not depend on how
+many rows a step has; so the output is that of plain decoding, token for token, and only time is at stake.
 
 *What pays.* A drafted row costs what the pass takes longer for it, and saves, if it stands, a token's share of a
 pass of plain decoding over all that is live. So it pays where its chance to stand is above the ratio of the two
@@ -15,7 +15,9 @@ for each request; where it is too small, one draft in many is made all the same,
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
+from itertools import islice
 from typing import NamedTuple
 
 from forktree.backend.engine.costs import Costs, price_of_row
@@ -25,6 +27,7 @@ from forktree.backend.engine.request import Sequence
 _TRUNK_TOKENS = 32  # requests that begin with the same so many tokens learn from each other
 _NUM_TRUNKS = 32
 _TRUNK_TEXT = 4096  # tokens that are remembered of one trunk
+_NUM_SIBLINGS = 4  # live ones that are looked at
 _CONTEXT_TOKENS = 4  # of a prompt's end, remembered before its output
 _WEIGHT = 4.0  # how many trials of a request's own weigh as much as what all others have shown
 _PROBE_EVERY = 64
@@ -90,6 +93,7 @@ class Speculator:
         self._costs = costs
         self._chances = Chances()
         self._records: dict[int, _Record] = {}
+        self._siblings: dict[tuple[str, tuple[int, ...]], dict[int, _Record]] = {}
         self._trunks: OrderedDict[tuple[str, tuple[int, ...]], TokenText] = OrderedDict()
         self.num_drafted = 0
         self.num_accepted = 0
@@ -102,6 +106,7 @@ class Speculator:
         record = self._records.get(seq.id)
         if record is None:
             record = self._records[seq.id] = _Record(TokenText(seq.ids))
+            self._siblings.setdefault(_trunk_of(seq), {})[seq.id] = record
         least = price_of_row(self._costs, num_rows + most / 2, num_live)
         if record.chance(1.0) <= least and record.num_left_out < _PROBE_EVERY:
             record.num_left_out += 1  # hopeless whatever is found
@@ -136,7 +141,11 @@ class Speculator:
 
     def leave(self, seq: Sequence) -> None:
         """A sequence has ended: its output is there for those with the same trunk."""
-        self._records.pop(seq.id, None)
+        if self._records.pop(seq.id, None) is not None:
+            siblings = self._siblings[_trunk_of(seq)]
+            del siblings[seq.id]
+            if not siblings:
+                del self._siblings[_trunk_of(seq)]
         if not seq.output_ids:
             return
         key = _trunk_of(seq)
@@ -154,14 +163,22 @@ class Speculator:
         self._trunks.clear()
 
     def _search(self, seq: Sequence, record: _Record) -> tuple[TokenText, Match | None]:
-        """The best match in the sequence's own text, or a longer one in what its siblings made."""
-        own, trunk = record.text, self._trunks.get(_trunk_of(seq))
-        tail = seq.ids[-_LENGTHS:]
-        match = own.find(tail)
-        other = None if trunk is None else trunk.find(tail)
-        if trunk is not None and other is not None and (match is None or other.length > match.length):
-            return trunk, other
-        return own, match
+        """The best match in the sequence's own text, or a longer one in what its siblings made or are making."""
+        key, tail = _trunk_of(seq), seq.ids[-_LENGTHS:]
+        best, match = record.text, record.text.find(tail)
+        for text in self._others(key, seq.id):
+            found = text.find(tail)
+            if found is not None and (match is None or found.length > match.length):
+                best, match = text, found
+        return best, match
+
+    def _others(self, key: tuple[str, tuple[int, ...]], own_id: int) -> Iterator[TokenText]:
+        """What siblings have made: those that have ended, then some of those that are live."""
+        trunk = self._trunks.get(key)
+        if trunk is not None:
+            yield trunk
+        others = (record.text for id, record in self._siblings[key].items() if id != own_id)
+        yield from islice(others, _NUM_SIBLINGS)
 
     def _count_paying(self, record: _Record, length: int, most: int, least: float) -> int:
         """How many tokens have a chance above `least` to stand, the ones before them included."""

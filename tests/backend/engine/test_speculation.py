@@ -77,6 +77,31 @@ def test_siblings_outputs_are_searched_too():
     assert made.propose(seq_of([*trunk, 7], [3, 4], id=4), 2, 1, 1) is None
 
 
+def test_what_running_siblings_have_made_so_far_is_searched_too():
+    made = speculator()
+    trunk = list(range(100, 140))
+    ahead, behind = seq_of([*trunk, 1, 2], [3, 4, 5, 6]), seq_of([*trunk, 7], [3, 4], id=1)
+    made.propose(ahead, 2, 2, 2)
+    draft = made.propose(behind, 2, 2, 2)
+    assert draft is not None
+    assert draft.tokens == (5, 6)
+    behind.ids += [5, 6]
+    ahead.ids += [8, 9]
+    assert made.propose(behind, 2, 2, 2).tokens == (8, 9)
+    assert made.propose(seq_of([*range(50, 90), 7], [3, 4], id=2), 2, 3, 3) is None
+
+
+def test_nothing_is_kept_of_siblings_that_have_left_without_an_output():
+    made = speculator()
+    seqs = [seq_of([*range(100, 140), number], id=number) for number in range(3)]
+    for seq in seqs:
+        made.propose(seq, 2, 3, 3)
+    for seq in seqs:
+        made.leave(seq)
+    assert not made._siblings
+    assert not made._records
+
+
 def test_what_is_remembered_of_siblings_is_bounded():
     made = speculator()
     for number in range(300):
