@@ -191,6 +191,18 @@ class AnswerText:
         """What follows the reasoning."""
         return "".join(self._pieces)
 
+    @property
+    def thought(self) -> str:
+        """The reasoning as far as it is known: without what may turn out to be its end. It only grows."""
+        if not self._is_reasoning:
+            return self.reasoning
+        begin, end = self._form.begin, self._form.end
+        if begin.startswith(self._held):
+            return ""
+        text = self._held.removeprefix(begin).lstrip("\n")
+        num_held = next((n for n in range(min(len(text), len(end) - 1), 0, -1) if end.startswith(text[-n:])), 0)
+        return text[: len(text) - num_held].rstrip("\n")
+
     def feed(self, piece: str) -> str:
         """Take more of the output; what it adds to the text."""
         self.whole += piece

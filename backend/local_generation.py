@@ -101,7 +101,8 @@ class Generation:
                     self._id = None
                     raise event.error
                 text = answer.feed(event.text)
-                reasoning, num_reasoned = answer.reasoning[num_reasoned:], len(answer.reasoning)
+                thought = answer.reasoning if isinstance(event, Finished) else answer.thought
+                reasoning, num_reasoned = thought[num_reasoned:], len(thought)
                 tokens = shown.take(event.tokens, len(answer.whole), is_last=isinstance(event, Finished))
                 if text or reasoning or tokens:
                     yield Piece(text, reasoning, tokens)

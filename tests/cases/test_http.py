@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_fakes import fake_local, hashed, speaker
+from local_fakes import answerer, fake_local, hashed, speaker
 from real_parts import write_wild_model
 from starlette.testclient import TestClient
 from toy_tokenizers import byte_level
@@ -144,7 +144,7 @@ PARTIAL = "H\U0001f600 é"
 @pytest.mark.parametrize(("body", "num_top"), [({}, 0), ({"top_logprobs": 0}, 0), ({"top_logprobs": 3}, 3)])
 def test_h05_bytes_join_to_the_text_and_parts_of_characters_are_valid(body: Any, num_top: int) -> None:
     tokenizer = Tokenizer(byte_level())
-    local = fake_local(tokenizer, speaker_behind_a_turn(tokenizer, PARTIAL))
+    local = fake_local(tokenizer, answerer(tokenizer, PARTIAL))
     with TestClient(build(local, Settings(model_names=("m",)))) as http:
         answer = post(http, messages=TALK, logprobs=True, max_tokens=30, temperature=0, **body)["choices"][0]
     content = answer["logprobs"]["content"]
@@ -152,18 +152,6 @@ def test_h05_bytes_join_to_the_text_and_parts_of_characters_are_valid(body: Any,
     assert b"".join(bytes(entry["bytes"]) for entry in content) == PARTIAL.encode()
     assert num_top or not any(entry["top_logprobs"] for entry in content)
     assert "\ufffd" in [entry["token"] for entry in content]
-
-
-def speaker_behind_a_turn(tokenizer: Tokenizer, text: str) -> Any:
-    """Says a text behind whatever conversation, token by token."""
-    ids = [*tokenizer.encode(text), min(tokenizer.eos_ids)]
-    asks = tuple(tokenizer.encode("<|im_start|>assistant\n", markup=True))
-
-    def logit(history: tuple[int, ...], token: int) -> float:
-        start = max(at for at in range(len(history)) if history[at : at + len(asks)] == asks) + len(asks)
-        return 20.0 if token == ids[min(len(history) - start, len(ids) - 1)] else float(-token % 7)
-
-    return logit
 
 
 def test_h05_alternatives_without_logprobs_are_refused(wild: TestClient) -> None:

@@ -82,3 +82,16 @@ def speaker(tokenizer: Tokenizer, *texts: str, prefers: Callable[[bytes], float]
         return 10.0 + prefers(piece) if goes_on else -30.0
 
     return logit
+
+
+def answerer(tokenizer: Tokenizer, text: str, asks: str = "<|im_start|>assistant\n") -> Logit:
+    """Says a text, token by token, behind whatever conversation; other tokens are unlikely, each in its own measure."""
+    ids = [*tokenizer.encode(text), min(tokenizer.eos_ids)]
+    opening = tuple(tokenizer.encode(asks, markup=True))
+
+    def logit(history: tuple[int, ...], token: int) -> float:
+        starts = [at for at in range(len(history)) if history[at : at + len(opening)] == opening]
+        said = len(history) - starts[-1] - len(opening)
+        return 20.0 if token == ids[min(said, len(ids) - 1)] else float(-token % 7)
+
+    return logit
