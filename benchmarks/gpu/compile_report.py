@@ -17,9 +17,10 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import triton
@@ -30,6 +31,8 @@ import forktree.kernels
 from forktree.kernels.triton_aot import AotSpec
 from forktree.kernels.triton_mode import is_interpreted
 
+_PRODUCT = re.compile(r"\b(?:wgmma\.mma_async|mma\.sync)[\w.]*")
+
 ARCHS = (80, 90)
 """Compute capability × 10: A100, and H100 or H200."""
 
@@ -38,7 +41,7 @@ _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuo
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What one kernel takes on one chip."""
+    """What one kernel takes on one chip, and how many of which matrix instructions its PTX holds."""
 
     name: str
     arch: int
@@ -47,6 +50,7 @@ class Compiled:
     shared_bytes: int
     cubin_bytes: int
     num_warps: int
+    products: Mapping[str, int] = field(default_factory=dict)
 
 
 class CompileError(RuntimeError):
@@ -87,7 +91,8 @@ def compile_spec(spec: AotSpec, arch: int) -> Compiled:
     except Exception as error:
         raise CompileError(f"{spec.name} does not compile for sm_{arch}: {error}") from error
     cubin, shared = len(done.asm["cubin"]), done.metadata.shared
-    return Compiled(spec.name, arch, registers, spilled, shared, cubin, spec.num_warps)
+    products = Counter(_PRODUCT.findall(done.asm["ptx"]))
+    return Compiled(spec.name, arch, registers, spilled, shared, cubin, spec.num_warps, dict(products))
 
 
 def _source(spec: AotSpec) -> ASTSource:

@@ -41,6 +41,10 @@ def test_attention_compiles_for_two_generations_of_chips(tmp_path: Path) -> None
         assert each["spill_bytes"] == 0
         assert each["shared_bytes"] <= 163 * 1024  # of an A100
         assert each["cubin_bytes"] > 0
+    by_kernel = {(each["name"].split()[0], each["arch"]): each["products"] for each in results}
+    for arch, instruction in ((80, "mma.sync"), (90, "wgmma.mma_async")):  # one row's bits, whichever way it goes
+        assert by_kernel["attend_items", arch] == by_kernel["attend_chunks", arch]
+        assert all(name.startswith(instruction) for name in by_kernel["attend_items", arch])
 
 
 @pytest.mark.slow
