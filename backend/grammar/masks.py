@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from forktree.backend.grammar.alphabet import alphabet_of
 from forktree.backend.grammar.automaton import Automaton
+from forktree.backend.grammar.collector import PAUSED_COLLECTOR
 from forktree.backend.grammar.counting import clipped
 from forktree.backend.grammar.forced import ForcedRuns
 from forktree.backend.grammar.reach import finishable
@@ -57,7 +58,7 @@ class Masks:
         if cut is None:
             with automaton.terms.work.limited(COMPILE_STEPS):
                 self._finishable = finishable(automaton, trie.vocabulary, self._legal_tokens)
-        with automaton.lock, automaton.terms.work.limited(MASK_STEPS):
+        with automaton.lock, automaton.terms.work.limited(MASK_STEPS), PAUSED_COLLECTOR:
             self._made(automaton.start)  # what explodes at the first token is refused before an output begins
 
     @property
@@ -111,7 +112,7 @@ class Masks:
         """
         mask = self._masks.get(state)
         if mask is None:
-            with self.automaton.lock, self.automaton.terms.work.limited(MASK_STEPS):
+            with self.automaton.lock, self.automaton.terms.work.limited(MASK_STEPS), PAUSED_COLLECTOR:
                 mask = self._made(state)
         return mask
 

@@ -7,6 +7,7 @@ from typing import assert_never
 from forktree.backend.grammar.alphabet import Alphabet, cut_term
 from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.choices import any_of
+from forktree.backend.grammar.collector import PAUSED_COLLECTOR
 from forktree.backend.grammar.grammars import grammar_term
 from forktree.backend.grammar.markup import (
     Concat,
@@ -60,7 +61,7 @@ def automaton_of(spec: Spec, spelling: Spelling = Spelling()) -> Automaton:
 
     has_markup = isinstance(spec, _WITH_MARKUP)
     is_remade = has_markup or isinstance(spec, GrammarSpec | SubstringSpec)
-    with terms.work.limited(COMPILE_STEPS):
+    with terms.work.limited(COMPILE_STEPS), PAUSED_COLLECTOR:
         return Automaton(
             terms,
             term_of(terms, spec, spelling),
