@@ -30,11 +30,12 @@ def compile_to(file: Path, only: str) -> list[dict[str, object]]:
 
 
 def test_attention_compiles_for_two_generations_of_chips(tmp_path: Path) -> None:
-    results = compile_to(tmp_path / "report.json", "bfloat16 d64")
+    kernels = ("attend_items", "merge_states", "attend_chunks")
+    results = [
+        each for each in compile_to(tmp_path / "report.json", "bfloat16 d64") if each["name"].split()[0] in kernels
+    ]
     assert [(each["name"], each["arch"]) for each in results] == [
-        (f"{kernel} bfloat16 d64", arch)
-        for kernel in ("attend_items", "merge_states", "attend_chunks")
-        for arch in (80, 90)
+        (f"{kernel} bfloat16 d64", arch) for kernel in kernels for arch in (80, 90)
     ]
     for each in results:
         assert 0 < each["registers"] <= 255
