@@ -70,7 +70,8 @@ def text_of(content: Content) -> str:
     """A content as one text; its parts follow each other with nothing between."""
     if isinstance(content, str):
         return content
-    return "".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in content)
+    texts = (part.refusal if isinstance(part, RefusalPart) else getattr(part, "text", "") for part in content)
+    return "".join(texts)  # a part that is no text was refused before
 
 
 def _told(message: Message, tokenizer: Tokenizer) -> dict[str, Any]:

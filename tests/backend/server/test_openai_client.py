@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, Literal
 
@@ -110,6 +111,27 @@ def test_an_extra_constraint_is_obeyed(client: openai.OpenAI, extra: dict[str, A
     answer = client.chat.completions.create(model="wild", messages=HELLO, max_tokens=60, extra_body=extra)
     assert answer.choices[0].finish_reason == "stop"
     assert legal(answer.choices[0].message.content)
+
+
+def test_the_models_are_listed_and_found_by_each_name(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["wild", "another/name"]
+    assert client.models.retrieve("another/name").owned_by == "forktree"
+    answer = client.chat.completions.create(model="another/name", messages=HELLO, max_tokens=1)
+    assert answer.model == "another/name"
+
+
+@pytest.mark.asyncio
+async def test_the_asynchronous_client_is_answered_side_by_side(wild_url: str) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{wild_url}/v1", api_key="none", max_retries=0) as one:
+        asked = [
+            one.chat.completions.create(
+                model="wild", messages=[{"role": "user", "content": str(number)}], max_tokens=4, temperature=0
+            )
+            for number in range(8)
+        ]
+        answers = await asyncio.gather(*asked)
+    assert len({answer.id for answer in answers}) == 8
+    assert all(answer.usage and answer.usage.completion_tokens for answer in answers)
 
 
 # --- tools -------------------------------------------------------------------------------------------------
