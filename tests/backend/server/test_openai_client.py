@@ -150,6 +150,26 @@ def test_a_required_tool_is_called_with_legal_arguments(client: openai.OpenAI) -
     assert set(json.loads(call.function.arguments)) == {"city", "unit"}
 
 
+def test_a_tool_made_of_a_pydantic_model_comes_back_as_one(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.parse(
+        model="wild",
+        messages=HELLO,
+        tools=[openai.pydantic_function_tool(Person)],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_tokens=100,
+    )
+    (call,) = answer.choices[0].message.tool_calls or []
+    assert isinstance(call.function.parsed_arguments, Person)
+
+
+def test_a_stream_parses_too(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "wild", "messages": HELLO, "response_format": Person, "max_tokens": 64}
+    with client.chat.completions.stream(**asked) as stream:
+        final = stream.get_final_completion()
+    assert isinstance(final.choices[0].message.parsed, Person)
+
+
 def test_a_named_tool_is_the_one_that_is_called(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         model="wild",
