@@ -73,7 +73,6 @@ class Completions:
         self._masks = masks
         self._automaton = masks.automaton
         self._trie = masks.trie
-        self._bytes = masks.trie.byte.tobytes()
         self._walk = TokenWalk(masks.automaton, masks.trie)
         self._shortest = Shortest(masks.automaton, _welcome(masks.trie))
         self._end = Cell(0, None, 0)
@@ -203,7 +202,7 @@ class Completions:
         """Tries every token that spells what comes."""
         cell = Cell(byte, following, num_remembered)
         self._num_cells += 1
-        (firsts, counts), data, num_tokens = self._trie.child_spans, self._bytes, self._trie.num_tokens
+        (firsts, counts), data, num_tokens = self._trie.child_spans, self._trie.path_bytes, self._trie.num_tokens
         node = 0
         at: Cell | None = cell
         while at is not None and at.following is not None:

@@ -6,12 +6,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from itertools import islice
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-_WEIGH_EVERY = 16  # requests; values grow while they are used
+_NUM_RECENT = 8  # values weighed at a request: they grow while they are used, and those are in use most likely
+_WEIGH_ALL_EVERY = 256  # requests: whoever holds an older value may still use it
 
 
 class OnceCache(Generic[Key, Value]):
@@ -37,6 +39,8 @@ class OnceCache(Generic[Key, Value]):
         self._is_worn = is_worn
         self._lock = threading.Lock()
         self._futures: OrderedDict[Key, Future[Value]] = OrderedDict()
+        self._sizes: dict[Key, int] = {}  # of the values that are made, when they were weighed last
+        self._total = 0  # of the sizes
         self._num_asked = 0
 
     def __len__(self) -> int:
@@ -54,19 +58,31 @@ class OnceCache(Generic[Key, Value]):
             self._num_asked += 1
         if is_mine:
             self._fulfil(key, future)
-        if is_mine or self._num_asked % _WEIGH_EVERY == 0:
-            self._evict()
+        self._evict()
         return future.result()
 
     def _evict(self) -> None:
         with self._lock:
-            sizes = {key: self._size_of(one.result()) for key, one in self._futures.items() if _is_made(one)}
-            total = sum(sizes.values())
-            for key, size in list(sizes.items())[:-1]:
-                if total <= self._max_bytes:
+            is_all = self._num_asked % _WEIGH_ALL_EVERY == 0
+            for key in islice(reversed(self._futures), None if is_all else _NUM_RECENT):
+                self._weigh(key, self._futures[key])
+            if self._total <= self._max_bytes:
+                return
+            for key in list(self._futures)[:-1]:
+                if self._total <= self._max_bytes:
                     break
-                del self._futures[key]
-                total -= size
+                if key in self._sizes:
+                    del self._futures[key]
+                    self._forget(key)
+
+    def _weigh(self, key: Key, future: Future[Value]) -> None:
+        if _is_made(future):
+            self._forget(key)
+            self._sizes[key] = self._size_of(future.result())
+            self._total += self._sizes[key]
+
+    def _forget(self, key: Key) -> None:
+        self._total -= self._sizes.pop(key, 0)
 
     def _is_spent(self, future: Future[Value]) -> bool:
         return future.done() and (future.exception() is not None or self._is_worn(future.result()))
@@ -78,6 +94,7 @@ class OnceCache(Generic[Key, Value]):
             with self._lock:
                 if self._futures.get(key) is future:
                     del self._futures[key]
+                    self._forget(key)
             future.set_exception(error)
 
 

@@ -25,12 +25,13 @@ class Trie:
 
     Attributes:
         vocabulary: whose tokens these are; tokens that are no text are not in the trie.
-        byte: [nodes] the byte that leads to the node.
+        byte, path_bytes: [nodes] the byte that leads to the node, as an array and as bytes.
         parent, level: [nodes] the node before, and how many bytes lead here.
         first_child, num_children: [nodes]
         child_spans: the two of them as lists of plain ints.
         first_token, num_tokens: [nodes] the rows of the tokens that end at the node.
         end_token: [nodes] where the rows of the tokens at and below the node end; they begin at `first_token`.
+        num_below: [nodes] how many rows that is without the node's own.
         tokens: [rows] ids, in the order of their bytes.
         node_of: [rows] where the token of a row ends.
         by_byte: 256 arrays: the nodes that a byte leads to.
@@ -42,6 +43,7 @@ class Trie:
 
     vocabulary: Vocabulary
     byte: NDArray[np.uint8]
+    path_bytes: bytes
     parent: Ints
     level: Ints
     first_child: Ints
@@ -50,6 +52,7 @@ class Trie:
     first_token: Ints
     num_tokens: Ints
     end_token: Ints
+    num_below: Ints
     tokens: Ints
     node_of: Ints
     by_byte: tuple[Ints, ...]
@@ -105,19 +108,23 @@ def trie_of(vocabulary: Vocabulary) -> Trie:
     num_children = np.bincount(parent[1:], minlength=len(byte)).astype(np.int32)
     first_child = np.cumsum(num_children, dtype=np.int32) - num_children + 1
     first_token = np.concatenate([level.first for level in levels])
+    end_token = np.concatenate([level.end for level in levels])
     node_of = _ends(levels, lengths)
+    num_tokens = np.bincount(node_of, minlength=len(byte)).astype(np.int32)
     order = np.argsort(byte[1:], kind="stable").astype(np.int32) + 1
     return Trie(
         vocabulary,
         byte,
+        byte.tobytes(),
         parent,
         level,
         first_child,
         num_children,
         (first_child.tolist(), num_children.tolist()),
         first_token,
-        np.bincount(node_of, minlength=len(byte)).astype(np.int32),
-        np.concatenate([level.end for level in levels]),
+        num_tokens,
+        end_token,
+        end_token - first_token - num_tokens,
         np.array(tokens, dtype=np.int32),
         node_of,
         tuple(np.split(order, np.cumsum(np.bincount(byte[1:], minlength=256))[:-1])),

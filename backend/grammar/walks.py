@@ -75,8 +75,6 @@ class Walks:
         self._trie = trie
         self._table = Table(automaton)
         self._splits: dict[int, _Split | None] = {}
-        self._bytes = trie.byte.tobytes()
-        self._below = trie.end_token - trie.first_token - trie.num_tokens
 
     def rows(self, state: Term, node: int = 0) -> Rows:
         """[rows] the tokens below a node, itself excluded, whose bytes after it are legal in the state."""
@@ -107,7 +105,7 @@ class Walks:
             nodes, states = pending.pop()
             if leaps:
                 nodes, states = self._leap(nodes, states, found, pending)
-            num_below = int(self._below[nodes].sum())
+            num_below = int(self._trie.num_below[nodes].sum())
             if num_below > _FEW:
                 pending.append(self._level(nodes, states, found))
             elif num_below:
@@ -125,7 +123,7 @@ class Walks:
         children, states = children[kept], states[kept]
         found.nodes[children] = True
         found.num_visited += len(children)
-        more = np.flatnonzero(self._below[children])
+        more = np.flatnonzero(self._trie.num_below[children])
         return children[more], states[more]
 
     def _creep(self, pending: list[tuple[int, int]], found: _Found) -> None:
@@ -150,7 +148,7 @@ class Walks:
 
     def _leap(self, nodes: Ints, states: Ints, found: _Found, pending: list[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
         """Takes the runs that begin at these nodes as a whole. The nodes that are left, with the states that are."""
-        weights = np.bincount(states, weights=self._below[nodes])
+        weights = np.bincount(states, weights=self._trie.num_below[nodes])
         for number in np.flatnonzero(weights > _FEW).tolist():
             split = self._split(number)
             if split is None:
@@ -162,7 +160,7 @@ class Walks:
             for part in split.parts:
                 whole &= part.runs.is_whole[nodes[at]]
             taken, entries = at[whole], nodes[at[whole]]
-            if int(self._below[entries].sum()) <= _FEW:
+            if int(self._trie.num_below[entries].sum()) <= _FEW:
                 continue
             for part in split.parts:
                 pending += self._taken(part, entries, found)
@@ -225,13 +223,13 @@ class Walks:
             first, count = firsts[node], counts[node]
             row = table.row(state)
             for at in np.flatnonzero(row[self._trie.byte[first : first + count]]).tolist():
-                pending.append((first + at, int(row[self._bytes[first + at]])))
+                pending.append((first + at, int(row[self._trie.path_bytes[first + at]])))
         return ends
 
     def _spelled(self, words: tuple[Word, ...], entries: Ints, found: _Found) -> list[tuple[Ints, Ints]]:
         """Marks the nodes on the way of each word from each entry; where the walk goes on behind them."""
         firsts, counts = self._trie.child_spans
-        data, alive, nodes, states = self._bytes, [], [], []
+        data, alive, nodes, states = self._trie.path_bytes, [], [], []
         for entry in entries.tolist():
             for word, tail in words:
                 node = entry

@@ -59,6 +59,21 @@ def test_values_that_grow_are_weighed_again_and_the_last_one_stays() -> None:
         assert cache.get("b") is kept
 
 
+def test_a_request_weighs_a_few_values_however_many_are_kept() -> None:
+    num_weighed = 0
+
+    def weigh(_: int) -> int:
+        nonlocal num_weighed
+        num_weighed += 1
+        return 1
+
+    cache: OnceCache[int, int] = OnceCache(lambda key: key, max_bytes=2_000, size_of=weigh)
+    for key in range(1_000):
+        cache.get(key)
+    assert len(cache) == 1_000
+    assert num_weighed < 12 * 1_000
+
+
 def test_an_error_is_raised_and_not_kept() -> None:
     answers = iter([ValueError("once"), "fine"])
 
