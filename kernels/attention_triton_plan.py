@@ -294,11 +294,13 @@ def _assemble(
 def _item_arrays(
     plan: AttentionPlan, rows: Sequence[int], group: int, tile_queries: int, window: int | None
 ) -> dict[str, torch.Tensor]:
-    """Without the entries that a window hides, and the states numbered anew."""
+    """Without the entries that a window hides and items that nobody sees, and the states numbered anew."""
     first = first_seen(plan, window)
     seen = first < plan.entry_count
     num_seen = torch.cat([seen.new_zeros(1, dtype=torch.int64), seen.long().cumsum(0)])
     item_start = num_seen[plan.item_start.long()]
+    read = item_start.diff() > 0
+    item_start = torch.cat([item_start[:1], item_start[1:][read]])
     hidden = torch.zeros(plan.num_pairs + 1, dtype=torch.int64)  # before each pair
     hidden[plan.entry_pair.long() + 1] = (~seen).long()
     hidden = hidden.cumsum(0)
@@ -310,9 +312,9 @@ def _item_arrays(
     return _int32(
         tile_item=tile_item,
         tile_query=tile_query,
-        item_page_start=plan.item_page_start,
+        item_page_start=plan.item_page_start[:-1][read],
         item_pages=plan.item_pages,
-        item_unit=plan.item_unit,
+        item_unit=plan.item_unit[read],
         item_start=item_start,
         entry_row=row[plan.entry_row.long()[seen]],
         entry_first=first[seen],

@@ -1,6 +1,6 @@
 """Compile every Triton kernel for real chips, without one: registers, spills and shared memory of each.
 
-    python -m forktree.benchmarks.gpu.compile_report [--arch 80 90] [--only TEXT] [--json FILE]
+    python -m forktree.benchmarks.gpu.compile_report [--arch 80 90] [--only TEXT] [--brief] [--json FILE]
 
 Kernels are those that the modules `forktree.kernels.*_triton` list in `aot_specs()`. Each is compiled to a cubin by
 Triton and its bundled `ptxas`; what it takes is read from the cubin. Nothing is launched.
@@ -118,10 +118,18 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     return int(used[1]), int(used[2])
 
 
-def compile_all(archs: Sequence[int], only: str = "", jobs: int | None = None) -> list[Compiled]:
-    """Every kernel whose name has `only` in it, for every chip, in several processes."""
-    specs = [index for index, spec in enumerate(kernel_specs()) if only in spec.name]
-    tasks = [(index, arch) for index in specs for arch in archs]
+def one_of_each(specs: Sequence[AotSpec]) -> list[AotSpec]:
+    """The first variant of every kernel, in bfloat16 where there is one."""
+    chosen: dict[str, AotSpec] = {}
+    for spec in sorted(specs, key=lambda spec: "bfloat16" not in spec.name):
+        chosen.setdefault(spec.kernel.__name__, spec)
+    return list(chosen.values())
+
+
+def compile_all(archs: Sequence[int], specs: Sequence[AotSpec], jobs: int | None = None) -> list[Compiled]:
+    """These of `kernel_specs`, for every chip, in several processes."""
+    index = {spec.name: index for index, spec in enumerate(kernel_specs())}
+    tasks = [(index[spec.name], arch) for spec in specs for arch in archs]
     with ProcessPoolExecutor(jobs or os.cpu_count()) as pool:
         return list(pool.map(_compile_task, tasks))
 
@@ -151,13 +159,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--arch", type=int, nargs="+", default=list(ARCHS), help="compute capability × 10: 80, 90 …")
     parser.add_argument("--only", default="", help="kernels with this text in their name")
+    parser.add_argument("--brief", action="store_true", help="one variant of every kernel")
     parser.add_argument("--json", type=Path, help="write the results there too")
     parser.add_argument("--jobs", type=int, help="processes; as many as cores by default")
     args = parser.parse_args(arguments)
     if is_interpreted():
         parser.error("TRITON_INTERPRET is set, so nothing would be compiled; unset it")
     try:
-        results = compile_all(args.arch, args.only, args.jobs)
+        specs = [spec for spec in kernel_specs() if args.only in spec.name]
+        results = compile_all(args.arch, one_of_each(specs) if args.brief else specs, args.jobs)
     except CompileError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
