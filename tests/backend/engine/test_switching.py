@@ -61,6 +61,15 @@ def test_it_can_be_held_again():
         assert now() == pytest.approx(0.005)
 
 
+def test_a_forked_child_has_what_was_there_before():
+    interval = SwitchInterval()
+    interval.forget()
+    assert now() == pytest.approx(0.005)
+    interval.shorten()
+    interval.forget()
+    assert now() == pytest.approx(0.005)
+
+
 def test_the_process_has_one():
     assert switch_interval() is switch_interval()
 
