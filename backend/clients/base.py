@@ -59,7 +59,15 @@ class NetworkBackend:
         """See `protocol.Identified`: the service, its model and what is sent with each request; never the key."""
         settings, place = self._settings, self._transport.place
         extra = sorted(settings.extra.items(), key=str)
-        return (type(self).__name__, place.url, settings.model, settings.loose, settings.truncate, repr(extra))
+        return (
+            type(self).__name__,
+            place.url,
+            settings.model,
+            settings.loose,
+            settings.begun,
+            settings.truncate,
+            repr(extra),
+        )
 
     @property
     def capabilities(self) -> protocol.Capabilities:

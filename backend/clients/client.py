@@ -28,7 +28,16 @@ from forktree.backend.clients.faults import fault_of_event
 from forktree.backend.clients.gathered import BlankTaker, Gathered, added
 from forktree.backend.clients.http import Transport
 from forktree.backend.clients.truncation import Truncate, count_tokens, fitted
-from forktree.backend.clients.turns import Conversation, Loose, Part, Turn, conversation_of, text_turn
+from forktree.backend.clients.turns import (
+    Begun,
+    Conversation,
+    Loose,
+    Part,
+    Turn,
+    conversation_of,
+    text_turn,
+    told_begun,
+)
 from forktree.backend.clients.wire import Piece, Question, Wire
 from forktree.lang.constraints import ConstraintSpec
 from forktree.lang.errors import BackendError, ContextLengthError, UnsupportedError
@@ -51,6 +60,7 @@ class Settings:
 
     Attributes:
         loose: see `turns.conversation_of`.
+        begun: a turn that has begun is refused where the service cannot go on with it, or told to it in words.
         context_limit: most tokens of a prompt and its answer; None is what the service says when it is too much.
         reasks: how often an answer that breaks its constraint is asked for again.
         extra: further fields of every body.
@@ -60,6 +70,7 @@ class Settings:
     dialect: Dialect
     counter: Counter
     loose: Loose = "refuse"
+    begun: Begun = "refuse"
     truncate: Truncate = "error"
     context_limit: int | None = None
     reasks: int = 2
@@ -84,6 +95,15 @@ class Client:
         """The branch as this service is told it."""
         return conversation_of(branch, self._settings.loose)
 
+    def told_as_taken(self, branch: protocol.Branch | None) -> tuple[Conversation, str]:
+        """The same as far as the service takes it, and the blanks that the answer may begin with again."""
+        told, dialect = self.told(branch), self._settings.dialect
+        begun = told.begun.rstrip()
+        blanks = told.begun[len(begun) :]
+        if told.begun and dialect.continues is None and self._settings.begun == "tell":
+            return (told_begun(told) if begun else replace(told, begun="")), blanks
+        return (replace(told, begun=begun), blanks) if dialect.trims_prefix else (told, "")
+
     async def stream(self, request: protocol.GenerateRequest) -> AsyncIterator[protocol.Delta | protocol.Completion]:
         """See `protocol.Backend.stream`."""
         question, blanks = self._question(request)
@@ -103,11 +123,7 @@ class Client:
         closes = request.on_budget == "close"
         if closes and not dialect.closes:
             raise UnsupportedError(f'{dialect.service} cannot end an output in time; drop on_budget="close"')
-        told = self.told(request.branch)
-        begun, blanks = told.begun, ""
-        if dialect.trims_prefix:
-            blanks = begun[len(begun.rstrip()) :]
-            told = replace(told, begun=begun.rstrip())
+        told, blanks = self.told_as_taken(request.branch)
         means = None
         if request.constraint is not None:
             means = means_of(request.constraint, dialect, has_begun=bool(told.begun))

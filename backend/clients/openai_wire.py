@@ -173,7 +173,8 @@ def messages_of(told: Conversation, dialect: Dialect) -> list[dict[str, Any]]:
         if dialect.continues is None:
             raise UnsupportedError(
                 f"{dialect.service} cannot go on with a turn of the assistant that has begun ({told.begun[:40]!r}); "
-                "begin the turn with the generation, and ask in the user's turn for what stands before it"
+                "begin the turn with the generation, and ask in the user's turn for what stands before it, or make the "
+                'backend with begun_turns="tell"'
             )
         messages.append({"role": "assistant", "content": told.begun, **dialect.continues_mark})
     return messages

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_args
 
 from forktree.backend.clients.account import Account
 from forktree.backend.clients.client import Settings
@@ -17,7 +17,7 @@ from forktree.backend.clients.governor import Governor
 from forktree.backend.clients.http import Timeouts, Transport
 from forktree.backend.clients.retry import Retry
 from forktree.backend.clients.truncation import Truncate, checked_truncate
-from forktree.backend.clients.turns import Loose
+from forktree.backend.clients.turns import Begun, Loose
 from forktree.lang.errors import AuthenticationError, BackendError
 from forktree.lang.keywords import unknown_keyword
 
@@ -39,6 +39,8 @@ class Options(TypedDict, total=False):
             by model, of which the longest name that the model's begins with counts.
         reasks: how often an answer that breaks its constraint is asked for again (2).
         text_outside_turns: "refuse", or "user": the user says it, and what the model made there is its own turn.
+        begun_turns: "refuse", or "tell": a turn that the program has begun, at a service that cannot go on with one,
+            is told to it in words.
         headers, extra: further headers of every request, and further fields of every body.
     """
 
@@ -54,6 +56,7 @@ class Options(TypedDict, total=False):
     prices: Any
     reasks: int
     text_outside_turns: Loose
+    begun_turns: Begun
     headers: Mapping[str, str]
     extra: Mapping[str, Any]
 
@@ -75,9 +78,9 @@ def checked_options(name: str, options: Mapping[str, Any]) -> Options:
         value = options.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"{name}: {key} must be a whole number of at least 0, not {value!r}")
-    loose = options.get("text_outside_turns", "refuse")
-    if loose not in ("refuse", "user"):
-        raise ValueError(f'{name}: text_outside_turns is "refuse" or "user", not {loose!r}')
+    for key, values in (("text_outside_turns", get_args(Loose)), ("begun_turns", get_args(Begun))):
+        if options.get(key, "refuse") not in values:
+            raise ValueError(f"{name}: {key} is one of {list(values)}, not {options[key]!r}")
     checked_truncate(options.get("truncate", "error"))
     return options  # type: ignore[return-value]
 
@@ -89,6 +92,7 @@ def settings_of(model: str, dialect: Dialect, options: Options) -> Settings:
         dialect=dialect,
         counter=counter_of(options.get("tokenizer"), model),
         loose=options.get("text_outside_turns", "refuse"),
+        begun=options.get("begun_turns", "refuse"),
         truncate=options.get("truncate", "error"),
         context_limit=options.get("context_limit"),
         reasks=options.get("reasks", 2),

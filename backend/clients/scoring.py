@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from forktree.backend.clients.account import Account
@@ -45,7 +44,7 @@ class Scorer:
         Raises:
             UnsupportedError: this service cannot tell these options apart, or not without the prompt.
         """
-        told = self._client.told(request.branch)
+        told, _ = self._client.told_as_taken(request.branch)
         kind: Literal["echo", "first_token"] | None = self._settings.dialect.scoring
         if told.plain is None and kind == "echo":
             kind = "first_token"
@@ -108,7 +107,6 @@ class Scorer:
             )
         most = self._settings.dialect.max_top_logprobs
         top = most if told.plain is None else min(most, _MAX_TOP_OF_TEXT)
-        told = replace(told, begun=told.begun.rstrip()) if self._settings.dialect.trims_prefix else told
         sampling = Sampling(max_tokens=1, temperature=1.0, logprobs=top)
         gathered = Gathered()
         question = Question(self._settings.model, told, sampling, None, False)

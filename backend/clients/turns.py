@@ -20,6 +20,7 @@ from forktree.lang.errors import RoleError, UnsupportedError
 from forktree.runtime import protocol
 
 Loose = Literal["refuse", "user"]
+Begun = Literal["refuse", "tell"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,15 @@ class Conversation:
     def with_turns(self, *turns: Turn) -> Conversation:
         """The same with more turns at its end."""
         return replace(self, turns=(*self.turns, *turns))
+
+
+def told_begun(told: Conversation) -> Conversation:
+    """For a service that cannot go on with a turn that has begun: the system tells what stands there already."""
+    words = (
+        "Your next turn begins with the text between the marks, which is written already:\n"
+        f"<<<{told.begun.rstrip()}>>>\nGo on right behind it, and do not write it again."
+    )
+    return replace(told, turns=(*told.turns, text_turn("system", words)), begun="")
 
 
 def text_turn(role: str, text: str) -> Turn:

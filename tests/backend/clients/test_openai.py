@@ -108,6 +108,22 @@ def test_what_a_dialect_does_not_take_is_refused_before_any_request(options, mes
     assert service.seen == []
 
 
+def test_a_turn_that_has_begun_can_be_told_in_words(service, openai, ask) -> None:
+    @ft.function
+    def choose(s):
+        s += ft.user("Is it?")
+        s += ft.assistant("It is: " + ft.select("x", ["yes", "no"]))
+
+    service.answer = lambda body: " red"
+    backend = openai(begun_turns="tell")
+    state = ask.run(before="It is ", backend=backend)
+    assert state.text().endswith("It is red")
+    user, told = service.bodies[0]["messages"]
+    assert (user["content"], told["role"]) == ("Hi", "system")
+    assert "<<<It is>>>" in told["content"]
+    assert choose.run(backend=backend)["x"] == "yes"
+
+
 def test_plain_text_goes_to_the_completions_route_where_there_is_one(service, openai) -> None:
     @ft.function
     def plain(s):
