@@ -143,26 +143,15 @@ class Judge:
         return verdict
 
     def _fill(self, verdict: Verdict, worker: Worker) -> None:
-        limit_s, walk_limit_s = self._limits
-        first = self._answer(worker, limit_s)
-        if first is None:
-            verdict.outcome = "timeout"
-            return
-        if first["event"] == "refused":
-            verdict.outcome, verdict.reason = "refused", first["reason"]
-            return
-        verdict.first_mask_s = first["seconds"]
-        walked = self._answer(worker, walk_limit_s)
-        if walked is None:
-            verdict.outcome = "slow walk"
-            return
-        if walked["event"] == "refused":
-            verdict.outcome, verdict.reason = "refused", walked["reason"]
-            return
-        verdict.new_mask_s, verdict.cached_mask_s = walked["new_mask_s"], walked["cached_mask_s"]
-        verdict.over, verdict.under = walked["over"], walked["under"]
-        kinds = {(False, False): "pass", (True, False): "over", (False, True): "under", (True, True): "both"}
-        verdict.outcome = kinds[bool(verdict.over), bool(verdict.under)]
+        for limit_s, late in zip(self._limits, ("timeout", "slow walk"), strict=True):
+            answer = self._answer(worker, limit_s)
+            if answer is None:
+                verdict.outcome = late
+                return
+            if answer["event"] == "refused":
+                verdict.outcome, verdict.reason = "refused", answer["reason"]
+                return
+            _note(verdict, answer)
 
     def _answer(self, worker: Worker, limit_s: float) -> dict[str, Any] | None:
         answer = worker.answer(limit_s)
@@ -183,6 +172,16 @@ class Judge:
         if self._worker is not None:
             self._worker.stop()
             self._worker = None
+
+
+def _note(verdict: Verdict, answer: dict[str, Any]) -> None:
+    if answer["event"] == "first_mask":
+        verdict.first_mask_s = answer["seconds"]
+        return
+    verdict.new_mask_s, verdict.cached_mask_s = answer["new_mask_s"], answer["cached_mask_s"]
+    verdict.over, verdict.under = answer["over"], answer["under"]
+    kinds = {(False, False): "pass", (True, False): "over", (False, True): "under", (True, True): "both"}
+    verdict.outcome = kinds[bool(verdict.over), bool(verdict.under)]
 
 
 def run_engine(judge: Judge, rows: list[Row]) -> None:

@@ -41,21 +41,15 @@ def main() -> None:
 
 
 def _measure(engine: Engine, tokenizer: Any, row: dict[str, Any], out: TextIO) -> None:
-    start = time.process_time()
+    start, where = time.process_time(), ""
     try:
         walk = engine.compile(row["schema"])
         walk.mask()
+        _say(out, event="first_mask", seconds=time.process_time() - start, rss_mb=_rss_mb())
+        where = "behind its first mask: "
+        _say(out, event="walked", **_walked(walk, tokenizer, row), rss_mb=_rss_mb())
     except RefusalError as error:
-        _say(out, event="refused", reason=str(error)[:500], seconds=time.process_time() - start, rss_mb=_rss_mb())
-        return
-    _say(out, event="first_mask", seconds=time.process_time() - start, rss_mb=_rss_mb())
-
-    try:
-        facts = _walked(walk, tokenizer, row)
-    except RefusalError as error:
-        _say(out, event="refused", reason=f"behind its first mask: {error}"[:500], rss_mb=_rss_mb())
-        return
-    _say(out, event="walked", **facts, rss_mb=_rss_mb())
+        _say(out, event="refused", reason=f"{where}{error}"[:500], rss_mb=_rss_mb())
 
 
 def _walked(walk: Walk, tokenizer: Any, row: dict[str, Any]) -> dict[str, Any]:
