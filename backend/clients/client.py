@@ -23,6 +23,7 @@ from forktree.backend.clients.account import Account
 from forktree.backend.clients.asks import means_of
 from forktree.backend.clients.checks import check, check_constraint
 from forktree.backend.clients.counting import Counter, estimate
+from forktree.backend.clients.cutting import StopCutter
 from forktree.backend.clients.dialects import Dialect
 from forktree.backend.clients.faults import fault_of_event
 from forktree.backend.clients.gathered import BlankTaker, Gathered, added
@@ -108,7 +109,8 @@ class Client:
         """See `protocol.Backend.stream`."""
         question, blanks = self._question(request)
         if request.constraint is None:
-            async with contextlib.aclosing(self._stream_free(question, BlankTaker(blanks))) as events:
+            cutter = StopCutter(request.sampling)
+            async with contextlib.aclosing(self._stream_free(question, BlankTaker(blanks), cutter)) as events:
                 async for event in events:
                     yield event
             return
@@ -129,24 +131,43 @@ class Client:
             means = means_of(request.constraint, dialect, has_begun=bool(told.begun))
             told = _with_words(told, means.words)
         sampling = replace(request.sampling, n=None)
+        if request.constraint is None and "stop_regex" not in dialect.sampling:
+            sampling = replace(sampling, stop_regex=None)  # found on this side
         if sampling.seed is not None and request.sample_index:
             sampling = replace(sampling, seed=sampling.seed + request.sample_index)
         return Question(self._settings.model, told, sampling, means, request.constraint is None, closes), blanks
 
     async def _stream_free(
-        self, question: Question, blanks: BlankTaker
+        self, question: Question, blanks: BlankTaker, cutter: StopCutter
     ) -> AsyncGenerator[protocol.Delta | protocol.Completion, None]:
-        gathered, text = Gathered(), ""
+        gathered, text, is_left = Gathered(), "", False
         async with contextlib.aclosing(self.pieces(question, gathered)) as pieces:
             async for piece in pieces:
-                new = blanks.take(piece.text)
+                if cutter.match is not None and piece.text:
+                    is_left = True  # the service does not know this stop, and would go on
+                    break
+                new = cutter.take(blanks.take(piece.text))
                 if new:
                     text += new
                     yield protocol.Delta(new)
-        if rest := blanks.end():
+        if rest := cutter.take(blanks.end()) + cutter.end():
             text += rest
             yield protocol.Delta(rest)
+        if is_left:
+            gathered.leave(self._usage_of_left(question, gathered))
+            self._account.note_answer(gathered.usage)
+        if cutter.match is not None:
+            gathered.stop_at(cutter.match.text)
         yield gathered.completion(text, gathered.usage)
+
+    def _usage_of_left(self, question: Question, gathered: Gathered) -> Usage:
+        """The counts of an answer that was left before the service told them: by this side's count."""
+        count, told = self._settings.counter.count, gathered.usage
+        return Usage(
+            told.prompt_tokens or count_tokens(question.told, count),
+            told.cached_tokens,
+            max(told.completion_tokens, count(gathered.text)),
+        )
 
     async def _ask_checked(self, question: Question, spec: ConstraintSpec) -> protocol.Completion:
         """The answer, once it is legal or was cut.

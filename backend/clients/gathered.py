@@ -61,6 +61,14 @@ class Gathered:
         if self._finish not in _STOPPED | _CUT:
             raise BackendError(f"{service} ended its answer for a reason that is not known: {self._finish!r}")
 
+    def stop_at(self, stop: str) -> None:
+        """This side found the stop."""
+        self._finish, self.stop = "stop", stop
+
+    def leave(self, usage: Usage) -> None:
+        """No more of the answer is read."""
+        self.usage = usage
+
     @property
     def text(self) -> str:
         return "".join(self._texts)

@@ -119,6 +119,7 @@ class Service:
         said = {"text": answer} if isinstance(answer, str) else dict(answer)
         text, finish = said.get("text") or "", "stop"
         stops = body.get("stop") or body.get("stop_sequences") or body.get("sampling_params", {}).get("stop") or []
+        stops = [] if said.get("keeps_stops") else stops
         for stop in [stops] if isinstance(stops, str) else stops:
             if stop in text:
                 text, said["stop"] = text[: text.index(stop)], stop

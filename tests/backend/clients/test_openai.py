@@ -154,6 +154,24 @@ def test_an_image_is_sent_in_the_users_turn(service, openai) -> None:
         look.run(backend=openai("deepseek"))
 
 
+def test_a_stop_that_the_service_leaves_in_its_answer_is_cut_here(service, openai, ask) -> None:
+    service.answer = lambda body: {"text": " one END two", "keeps_stops": True}
+    state = ask.run(stop=["END"], backend=openai())
+    assert (state["a"], state.meta("a").stop, state.meta("a").finish_reason) == (" one ", "END", "stop")
+
+
+def test_a_pattern_ends_an_answer_on_this_side_and_the_rest_is_left(service, openai, ask) -> None:
+    service.answer = lambda body: " one 12 two three four five six seven"
+    backend = openai()
+    state = ask.run(stop_regex=r"\d+ ", backend=backend)
+    assert (state["a"], state.meta("a").stop) == (" one ", "12 ")
+    assert "stop_regex" not in service.bodies[0]
+    assert state.meta("a").prompt_tokens > 0
+    assert backend.stats().num_requests == 1
+    with pytest.raises(ft.ConstraintError, match="matches the empty text"):
+        ask.run(stop_regex="x*", backend=backend)
+
+
 # Structured output
 
 
