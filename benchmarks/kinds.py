@@ -28,7 +28,7 @@ def run_kind(name: str, bench: Bench, local: ft.Local, num_rows: int) -> None:
         after = local.stats()
         computed = after.prefill_tokens - before.prefill_tokens
         requested = computed + after.cached_tokens - before.cached_tokens
-        tokens = after.decode_tokens - before.decode_tokens
+        tokens = after.decode_tokens + after.forced_tokens - before.decode_tokens - before.forced_tokens
         return {"tokens": tokens, "sharing": Sharing(requested, computed, 0)}
 
     bench.case(name, case, units=len(kind.rows), facts=lambda facts: _told(facts, tap))

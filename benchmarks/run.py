@@ -130,7 +130,7 @@ def _map(local: ft.Local, program: Any, rows: list[dict[str, Any]]) -> dict[str,
     assert all(r.ok for r in results)
     after = local.stats()
     return {
-        "tokens": after.decode_tokens - before.decode_tokens,
+        "tokens": after.decode_tokens + after.forced_tokens - before.decode_tokens - before.forced_tokens,
         "prefill": after.prefill_tokens - before.prefill_tokens,
         "cached": after.cached_tokens - before.cached_tokens,
     }
