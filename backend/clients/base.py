@@ -36,6 +36,7 @@ class NetworkBackend:
         self._account = account
         self._prices = prices
         self._wire_of = wire_of
+        self._identity = _identity_of(type(self).__name__, settings, transport)
         self._adopt(settings)
         self._capabilities = protocol.Capabilities(
             constraints=supported_kinds(dialect),
@@ -57,17 +58,7 @@ class NetworkBackend:
     @property
     def identity(self) -> object:
         """See `protocol.Identified`: the service, its model and what is sent with each request; never the key."""
-        settings, place = self._settings, self._transport.place
-        extra = sorted(settings.extra.items(), key=str)
-        return (
-            type(self).__name__,
-            place.url,
-            settings.model,
-            settings.loose,
-            settings.begun,
-            settings.truncate,
-            repr(extra),
-        )
+        return self._identity
 
     @property
     def capabilities(self) -> protocol.Capabilities:
@@ -116,3 +107,9 @@ class NetworkBackend:
 def headers_of(key: str | None) -> dict[str, str]:
     """The header of a key as most services take it."""
     return {} if key is None else {"Authorization": f"Bearer {key}"}
+
+
+def _identity_of(kind: str, settings: Settings, transport: Transport) -> object:
+    extra = sorted(settings.extra.items(), key=str)
+    spoken = (settings.dialect.name, settings.model, settings.loose, settings.begun, settings.truncate)
+    return (kind, transport.place.url, *spoken, repr(extra))

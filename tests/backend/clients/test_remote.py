@@ -84,6 +84,13 @@ def test_a_map_of_a_traced_program_has_its_journal(service, remote, tmp_path, mo
     assert len(service.seen) == 6
 
 
+def test_a_journal_knows_a_server_again_whose_model_was_asked_for_meanwhile(service, remote, tmp_path, ask) -> None:
+    program = ask.using(backend=remote)
+    rows = [{"question": "Hi"}]
+    program.map(rows, journal=tmp_path / "rows.db")
+    assert program.map(rows, journal=tmp_path / "rows.db")[0].replayed
+
+
 def test_sampling_goes_along(service, remote) -> None:
     service.runs_on = fake = ft.Fake(SCRIPT)
     program.trace().run(question="Which?", backend=remote, seed=3, temperature=0.5, stop=["END"])
