@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from forktree.backend.cache.pages import PageAllocator
 from forktree.backend.cache.radix import RadixCache
+from forktree.backend.engine.ahead import AheadRunner, Flight, land, plan_ahead
 from forktree.backend.engine.batch import BranchScores, ScoreRows, StepBatch, build_batch
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.costs import make_costs
@@ -59,6 +60,8 @@ class EngineCore:
         self._ahead = MasksAhead()
         self._speculator = Speculator(self._costs)
         self._config = config
+        self._overlapped = runner if isinstance(runner, AheadRunner) and config.max_draft == 0 else None
+        self._flight: Flight | None = None
         self._live: dict[int, Sequence] = {}
         self._num_steps = self._prefill_tokens = self._decode_tokens = self._forced_tokens = 0
         self._num_finished = self._num_failed = 0
@@ -133,14 +136,39 @@ class EngineCore:
         """Compute one batch; False if there was nothing to do."""
         start = time.perf_counter()
         before = (self._prefill_tokens, self._decode_tokens)
-        plan = self._scheduler.schedule()
-        if not plan.chunks:
-            return self._refuse_stuck()
-        if self._config.max_draft:
-            self._draft(plan)
-        self._compute(plan)
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            plan = self._land(flight)
+        else:
+            plan = self._scheduler.schedule()
+            if not plan.chunks:
+                return self._refuse_stuck()
+            if self._config.max_draft:
+                self._draft(plan)
+            self._compute(plan)
         self._record(plan, before, time.perf_counter() - start)
         return True
+
+    def _land(self, flight: Flight) -> StepPlan:
+        """Go on with a pass that was launched ahead."""
+        plan, draws = land(flight)
+        self._settle(plan)
+        self._draw(flight.logits, draws)
+        return plan
+
+    def _launch_ahead(self, drawing: list[Sequence]) -> None:
+        """Launch the next pass while this one's tokens are drawn, where nobody else would be in it."""
+        if self._scheduler.num_waiting or len(drawing) != self._scheduler.num_running:
+            return
+        ahead = plan_ahead(drawing, self._scheduler.make_room)
+        if ahead is None:
+            return
+        plan, batch = ahead
+        try:
+            self._num_steps += 1
+            self._flight = Flight(plan, self._passes.forward(batch))
+        except Exception:
+            _log.exception("a pass could not be launched ahead; it is planned anew")
 
     def _compute(self, plan: StepPlan) -> None:
         batch = build_batch(plan.chunks)
@@ -153,13 +181,12 @@ class EngineCore:
         self._settle(plan)
         self._deliver_scores(logits, batch.scores)
         self._deliver_branch_scores(logits, batch.branch_scores)
-        self._draw(logits, batch)
+        self._draw(logits, batch.draws)
         self._learn(plan)
         self._finish_prompts(plan)
 
-    def _draw(self, logits: Any, batch: StepBatch) -> None:
+    def _draw(self, logits: Any, waiting: list[tuple[int, Sequence, tuple[int, ...]]]) -> None:
         """A token for each sequence, and for those whose drafts stand another, and so on."""
-        waiting = batch.draws
         while waiting:
             draws = self._list_draws(waiting)
             self._deliver_tokens(draws, self._sample(logits, draws))
@@ -297,8 +324,13 @@ class EngineCore:
         """
         if not draws:
             return []
+        rows = [(draw.row, draw.what) for draw in draws]
         try:
-            return list(self._runner.sample(logits, [(draw.row, draw.what) for draw in draws]))
+            if self._overlapped is None or self._flight is not None:
+                return list(self._runner.sample(logits, rows))
+            pending = self._overlapped.begin_sample(logits, rows)
+            self._launch_ahead([draw.seq for draw in draws])
+            return pending.outcomes()
         except Exception as error:
             if len(draws) == 1:
                 return [error]

@@ -44,6 +44,8 @@ class DeviceStep:
         logit_rows: [logits] int64: rows whose logits are wanted
         last_tokens: [draws] int32 drawn by the step before
         plan:       of these rows
+        attended:   [rows, q_heads, head_dim] of the model's type, zeros in rows of padding, which stay so; None
+            takes fresh memory in each layer.
     """
 
     ids: torch.Tensor
@@ -52,6 +54,7 @@ class DeviceStep:
     logit_rows: torch.Tensor
     last_tokens: torch.Tensor
     plan: TritonPlan
+    attended: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +135,7 @@ class DeviceModel:
             q_heads=self.config.q_heads,
             norms=layer.head_norms,
         )
-        out = attend_triton(q, k_pages, v_pages, step.plan, scale=self.config.head_dim**-0.5)
+        out = attend_triton(q, k_pages, v_pages, step.plan, scale=self.config.head_dim**-0.5, out=step.attended)
         return layer.output(out.view(len(out), -1))
 
     def _norm(self, stream: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:

@@ -45,7 +45,10 @@ class DecodeGraph:
         self._size = size
         self.rows = RowBuffer(size.rows, device)
         self.plan = StepPlanBuffer(like, rows=size.rows, tiles=size.tiles, states=size.states, device=device)
-        words = -(-model.config.vocab_size // 32)
+        config = model.config
+        shape = (size.rows, config.q_heads, config.head_dim)
+        self._attended = torch.zeros(shape, dtype=model.dtype, device=device)
+        words = -(-config.vocab_size // 32)
         self.draws = DrawBuffer(size.rows, words=words, num_ends=_GRAPH_ENDS, num_banned=_GRAPH_BANNED, device=device)
         self._logits: torch.Tensor | None = None
         self._drawn: Drawn | None = None
@@ -77,6 +80,7 @@ class DecodeGraph:
             logit_rows=rows.logit_rows,
             last_tokens=self._shared.last_tokens,
             plan=self.plan.plan,
+            attended=self._attended,
         )
         self._logits = self._model.forward(step, self._pool.k, self._pool.v)
 

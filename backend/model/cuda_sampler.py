@@ -42,13 +42,22 @@ class PendingDraws:
         Raises:
             EngineError: a row has a NaN or +inf, or nothing that may be drawn; the message names the row.
         """
+        infos = []
+        for outcome in self.outcomes():
+            if isinstance(outcome, Exception):
+                raise outcome
+            infos.append(outcome)
+        return infos
+
+    def outcomes(self) -> list[TokenInfo | Exception]:
+        """The same, with each row's error in its place."""
         self._fence.wait()
         tokens, _, statuses = self._host.tolist()
-        for (row, _), status in zip(self._rows, statuses, strict=True):
-            if status != DRAWN:
-                raise EngineError(_describe(row, status))
-        logits = self._host[1].view(torch.float32).tolist()
-        return self._with_logprobs(tokens, logits)
+        infos = self._with_logprobs(tokens, self._host[1].view(torch.float32).tolist())
+        outcomes: list[TokenInfo | Exception] = []
+        for (row, _), info, status in zip(self._rows, infos, statuses, strict=True):
+            outcomes.append(info if status == DRAWN else EngineError(_describe(row, status)))
+        return outcomes
 
     def _with_logprobs(self, tokens: list[int], logits: list[float]) -> list[TokenInfo]:
         infos = [TokenInfo(token) for token in tokens]
