@@ -84,9 +84,9 @@ def speaker(tokenizer: Tokenizer, *texts: str, prefers: Callable[[bytes], float]
     return logit
 
 
-def answerer(tokenizer: Tokenizer, text: str, asks: str = "<|im_start|>assistant\n") -> Logit:
+def answerer(tokenizer: Tokenizer, text: str, asks: str = "<|im_start|>assistant\n", *, markup: bool = False) -> Logit:
     """Says a text, token by token, behind whatever conversation; other tokens are unlikely, each in its own measure."""
-    ids = [*tokenizer.encode(text), min(tokenizer.eos_ids)]
+    ids = [*tokenizer.encode(text, markup=markup), min(tokenizer.eos_ids)]
     opening = tuple(tokenizer.encode(asks, markup=True))
 
     def logit(history: tuple[int, ...], token: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +20,19 @@ THINKING = (
     "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
     "{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+QWEN = next(
+    row["chat_template"]
+    for row in map(json.loads, (Path(__file__).parents[2] / "data/chat/templates.jsonl").read_text().splitlines())
+    if row["id"] == "chat_templates/qwen2.5-instruct"
+)
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {}}}}}
 
 
 def saying(text: str, template: str = CHATML) -> TestClient:
-    tokenizer = Tokenizer(byte_level(chat_template=template))
-    return TestClient(build(fake_local(tokenizer, answerer(tokenizer, text)), Settings(model_names=("m",))))
+    """A server whose model says a text; the tags of calls are special tokens of its tokenizer."""
+    tokenizer = Tokenizer(byte_level(chat_template=template, added=["<tool_call>", "</tool_call>"]))
+    local = fake_local(tokenizer, answerer(tokenizer, text, markup=True))
+    return TestClient(build(local, Settings(model_names=("m",))))
 
 
 def ask(text: str, template: str = CHATML, **body: Any) -> tuple[dict[str, Any], str]:
@@ -82,6 +90,15 @@ def test_several_calls_follow_each_other_where_they_may() -> None:
     assert [call["function"]["arguments"] for call in message["tool_calls"]] == ['{"a": 1}', '{"a": 2}']
     message, _ = ask(text, tools=[TOOL], parallel_tool_calls=False)
     assert [call["function"]["arguments"] for call in message["tool_calls"]] == ['{"a": 1}']
+
+
+@pytest.mark.parametrize("tool_choice", ["auto", "required"])
+def test_calls_in_the_templates_own_special_tokens_are_read(tool_choice: str) -> None:
+    said = "" if tool_choice == "required" else "Let me see.\n"
+    call = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    message, reason = ask(f"{said}{call}\n{call}", QWEN, tools=[TOOL], tool_choice=tool_choice)
+    assert [call["function"]["arguments"] for call in message["tool_calls"]] == ['{"a": 1}', '{"a": 1}']
+    assert (message["content"], reason) == (said or None, "tool_calls")
 
 
 def test_a_call_that_is_cut_keeps_what_it_has() -> None:
