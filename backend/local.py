@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -63,8 +65,9 @@ class Local:
 
     Args:
         model: an alias ("smollm2-135m"), a folder, a GGUF file or a hub id.
-        device: "auto" or "cpu".
-        dtype: of activations: "auto" or "float32".
+        device: "auto" (today the CPU), "cpu" or "cuda" (docs/gpu.md).
+        dtype: of activations: "auto" or "float32"; on a GPU of everything, "bfloat16" (its "auto"), "float16" or
+            "float32".
         quantize: precision of the linear layers. "none" keeps float32, "fp16" packs the weights. "auto" keeps the
             4-bit and 8-bit blocks that weights were made of and multiplies them by activations of 16 bits, which
             loses nothing in practice; other weights are fp16. "mixed" is faster and close: most activations have 8
@@ -106,6 +109,7 @@ class Local:
         self._planners = ThreadPoolExecutor(_NUM_PLANNERS, thread_name_prefix="forktree-plan")
         self._couriers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Courier] = weakref.WeakKeyDictionary()
         self._closer = weakref.finalize(self, _close, self._model, self._planners)  # also at exit
+        self._namespace = ""
 
     def __repr__(self) -> str:
         return f"Local({self._model.name!r})"
@@ -203,8 +207,18 @@ class Local:
             AskError: one of them cannot be honoured or can never fit; the cause says why.
             EngineError, ModelError: the model cannot be had.
         """
+        asks = [replace(ask, namespace=self._namespace) for ask in asks]
         works = await self._off_loop(self._plan_asks, asks)
         return submit_all(asks, works, self._model.engine(), self._model.tokenizer(), self._courier().send)
+
+    def in_namespace(self, name: str) -> Self:
+        """The same engine, with cached prompts that only those of the same namespace see. For servers.
+
+        What is made so lives as long as this one, and is not closed.
+        """
+        view = copy.copy(self)
+        view._namespace = name
+        return view
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -292,7 +306,8 @@ class Local:
     async def _events(self, work: Work) -> AsyncGenerator[Emitted | Finished, None]:
         """The events of one generation; leaving early cancels it."""
         engine, mailbox, courier = self._model.engine(), Mailbox(), self._courier()
-        id = engine.submit(engine_request(work, partial(courier.send, mailbox, 0)))
+        request = engine_request(work, partial(courier.send, mailbox, 0))
+        id = engine.submit(replace(request, namespace=self._namespace))
         is_live = True
         try:
             while is_live:
@@ -315,7 +330,8 @@ class Local:
         done: dict[int, Finished] = {}
         try:
             for index, request in enumerate(requests):
-                live[index] = engine.submit(request(partial(courier.send, mailbox, index)))
+                asked = request(partial(courier.send, mailbox, index))
+                live[index] = engine.submit(replace(asked, namespace=self._namespace))
             while live:
                 for index, event in await mailbox.take():
                     if isinstance(event, Emitted):

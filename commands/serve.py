@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +46,28 @@ def add_parser(commands: Any) -> None:
         metavar="KEY",
         help=f"a key that requests have to bring; may be given several times (default: ${KEY_VARIABLE}, if it is set)",
     )
+    parser.add_argument("--api-key-file", metavar="PATH", help="a file with more keys, one a line")
+    parser.add_argument("--rpm", type=float, metavar="N", help="most requests a minute of one key")
+    parser.add_argument("--total-rpm", type=float, metavar="N", help="most requests a minute of all keys together")
+    parser.add_argument(
+        "--max-waiting",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="most requests that wait; more get a 429 (default: %(default)s)",
+    )
+    parser.add_argument("--timeout", type=float, metavar="S", help="seconds that an answer may take")
+    parser.add_argument(
+        "--share-cache", action="store_true", help="keys share cached prompts; without it each has its own"
+    )
+    parser.add_argument(
+        "--cors-origin",
+        action="append",
+        metavar="ORIGIN",
+        help="pages of this origin may ask; may be given several times",
+    )
+    parser.add_argument("--tls-cert", metavar="PATH", help="certificate, with its chain, as PEM: serve https")
+    parser.add_argument("--tls-key", metavar="PATH", help="the certificate's key, as PEM")
     parser.add_argument(
         "--drain", type=positive, default=30, metavar="S", help="seconds to finish what runs (default: %(default)s)"
     )
@@ -72,8 +96,9 @@ def run(arguments: argparse.Namespace) -> int:
     del starlette
     if arguments.model_argument is not None:
         arguments.model = arguments.model_argument
+    tls = _tls(arguments)
     with _listening(arguments.host, arguments.port) as listener, local_model(arguments) as local:
-        asyncio.run(_serve(_app(local, arguments), listener, arguments))
+        asyncio.run(_serve(_app(local, arguments), listener, arguments, tls))
     return 0
 
 
@@ -81,14 +106,51 @@ def _app(local: ft.Local, arguments: argparse.Namespace) -> Starlette:
     from forktree.backend.server.app import build
     from forktree.backend.server.settings import Settings
 
-    own_key = os.environ.get(KEY_VARIABLE)
-    keys = arguments.api_key or ([own_key] if own_key else [])
+    keys = _keys(arguments)
     names = arguments.served_name or [_short_name(arguments.model)]
     try:
-        settings = Settings(model_names=tuple(names), api_keys=frozenset(keys))
+        settings = Settings(
+            model_names=tuple(names),
+            api_keys=frozenset(keys),
+            requests_per_minute=arguments.rpm,
+            total_requests_per_minute=arguments.total_rpm,
+            max_waiting=arguments.max_waiting,
+            timeout_s=arguments.timeout,
+            shares_cache=arguments.share_cache,
+            cors_origins=tuple(arguments.cors_origin or ()),
+        )
     except ValueError as error:
         raise UsageError(str(error)) from None
     return build(local, settings, version=ft.__version__)
+
+
+def _keys(arguments: argparse.Namespace) -> list[str]:
+    """Raises UsageError: the file of keys cannot be read, or has none."""
+    keys = list(arguments.api_key or ())
+    if arguments.api_key_file is not None:
+        try:
+            lines = Path(arguments.api_key_file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read the keys in {arguments.api_key_file}: {error}") from None
+        found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not found:
+            raise UsageError(f"{arguments.api_key_file} has no keys; without the option the server takes everyone")
+        keys += found
+    own_key = os.environ.get(KEY_VARIABLE)
+    return keys or ([own_key] if own_key else [])
+
+
+def _tls(arguments: argparse.Namespace) -> dict[str, str]:
+    """Raises UsageError: one of the two files is not named, or cannot be used."""
+    if arguments.tls_cert is None and arguments.tls_key is None:
+        return {}
+    if arguments.tls_cert is None or arguments.tls_key is None:
+        raise UsageError("--tls-cert and --tls-key go together")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(arguments.tls_cert, arguments.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"cannot use --tls-cert and --tls-key: {error}") from None
+    return {"ssl_certfile": arguments.tls_cert, "ssl_keyfile": arguments.tls_key}
 
 
 def _short_name(model: str) -> str:
@@ -113,15 +175,17 @@ def _listening(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _serve(app: Starlette, listener: socket.socket, arguments: argparse.Namespace) -> None:
+async def _serve(app: Starlette, listener: socket.socket, arguments: argparse.Namespace, tls: dict[str, str]) -> None:
     import uvicorn
 
+    logging.basicConfig(level=arguments.log_level.upper(), format="%(message)s", stream=sys.stderr)
     config = uvicorn.Config(
         app,
         log_level=arguments.log_level,
         timeout_graceful_shutdown=arguments.drain,
-        access_log=arguments.log_level in ("debug", "info"),
+        access_log=False,  # `request_log` has a line for each
         lifespan="off",
+        **tls,
     )
     server = uvicorn.Server(config)
     loop = asyncio.get_running_loop()
@@ -133,9 +197,13 @@ async def _serve(app: Starlette, listener: socket.socket, arguments: argparse.Na
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
+    scheme = "https" if tls else "http"
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    print(f"forktree serves {', '.join(app.state.served.settings.model_names)} on http://{shown}:{port}/v1", flush=True)
+    print(
+        f"forktree serves {', '.join(app.state.served.settings.model_names)} on {scheme}://{shown}:{port}/v1",
+        flush=True,
+    )
     await server._serve([listener])
     if server.force_exit:
         print("stopped before all requests were answered", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
@@ -11,6 +12,7 @@ from forktree.backend.local import Local
 from forktree.backend.server.endpoints import Endpoint
 from forktree.backend.server.errors import answer_http_error
 from forktree.backend.server.openapi import document
+from forktree.backend.server.request_log import RequestLog
 from forktree.backend.server.routes import (
     chat,
     completions,
@@ -18,6 +20,7 @@ from forktree.backend.server.routes import (
     health,
     messages,
     models,
+    operations,
     programs,
     responses,
     score,
@@ -26,7 +29,7 @@ from forktree.backend.server.routes import (
 from forktree.backend.server.served import Served
 from forktree.backend.server.settings import Settings
 
-FAMILIES = (chat, completions, messages, responses, programs, score, generate, models, tokens, health)
+FAMILIES = (chat, completions, messages, responses, programs, score, generate, models, tokens, operations, health)
 
 
 def build(backend: Local, settings: Settings, *, version: str = "0") -> Starlette:
@@ -48,4 +51,13 @@ def build(backend: Local, settings: Settings, *, version: str = "0") -> Starlett
         exception_handlers={HTTPException: answer_http_error},
     )
     app.state.served = served
+    app.add_middleware(RequestLog, metrics=served.metrics)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id", "Retry-After"],
+        )
     return app

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
 
+from forktree.backend.server.callers import tenant_of
 from forktree.backend.server.errors import ApiError
 
 
@@ -15,10 +16,13 @@ class Keys:
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [_digest(key) for key in sorted(keys)]
 
-    def check(self, headers: Mapping[str, str]) -> None:
-        """Look for a key as OpenAI's clients send it, and Anthropic's. Raises ApiError 401: no key, or a wrong one."""
+    def check(self, headers: Mapping[str, str]) -> str:
+        """The tenant of the key, which comes as OpenAI's clients send it, or as Anthropic's do.
+
+        Raises ApiError 401: no key, or a wrong one.
+        """
         if not self._digests:
-            return
+            return ""
         key = key_of(headers)
         if key is None:
             raise _refusal("no API key was given: send the header `Authorization: Bearer KEY`, or `x-api-key: KEY`")
@@ -26,6 +30,7 @@ class Keys:
         matches = [hmac.compare_digest(given, known) for known in self._digests]  # all of them, whichever it is
         if True not in matches:
             raise _refusal("the API key is not one of this server's")
+        return tenant_of(key)
 
 
 def key_of(headers: Mapping[str, str]) -> str | None:

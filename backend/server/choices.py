@@ -7,35 +7,53 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any
 
-from forktree.backend.local import Local
-from forktree.backend.local_generation import Ask, AskError, End, Generation, Piece
+from forktree.backend.local_generation import Ask, AskError, End, Piece
 from forktree.backend.server.errors import ApiError, api_error
+from forktree.backend.server.flights import Watched
+from forktree.backend.server.served import Served
 from forktree.runtime.protocol import Completion, Usage
 
 Param = Callable[[int], str | None]
 _DONE = object()
 
 
-async def opened(backend: Local, asks: Sequence[Ask], param: Param) -> list[Generation]:
-    """Have the engine take all, or none. `param` is the field that says the prompt of one of them.
+async def opened(
+    served: Served, asks: Sequence[Ask], param: Param, *, priority: int = 0, salt: str | None = None
+) -> list[Watched]:
+    """Wait for the caller's turn, then have the engine take all, or none.
 
+    Args:
+        param: the field that says the prompt of one of them.
+        priority: of the caller's own requests, a lower one goes first.
+        salt: cached prompts are shared only with requests of the same.
     Raises:
-        ApiError: one of them cannot run.
+        ApiError: one of them cannot run, or too many wait.
+        ClientDisconnect: nobody waits for it any more.
     """
+    flight = await served.admit(len(asks), priority=priority)
     try:
-        return await backend.open(asks)
+        return flight.board(await served.engine(salt).open(asks))
     except AskError as error:
-        refusal = api_error(error, param=param(error.index))
-        if len({ask.ids for ask in asks}) > 1 and refusal.param:
-            refusal = ApiError(
-                refusal.status, f"{refusal.param}: {refusal.message}", param=refusal.param, code=refusal.code
-            )
-        raise refusal from error
+        flight.abandon()
+        raise _refusal(error, asks, param) from error
+    except BaseException:
+        flight.abandon()
+        raise
 
 
-async def merged(generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Piece | End], None]:
+def _refusal(error: AskError, asks: Sequence[Ask], param: Param) -> ApiError:
+    refusal = api_error(error, param=param(error.index))
+    if len({ask.ids for ask in asks}) > 1 and refusal.param:
+        message = f"{refusal.param}: {refusal.message}"
+        refusal = ApiError(refusal.status, message, param=refusal.param, code=refusal.code)
+    return refusal
+
+
+async def merged(generations: Sequence[Watched]) -> AsyncGenerator[tuple[int, Piece | End], None]:
     """What comes of all of them, each with its index. Leaving early cancels what is left; so does a fault."""
     queue: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+    for generation in generations[:1]:
+        generation.flight.on_stop(lambda error: queue.put_nowait((0, error)))
     tasks = [asyncio.create_task(_pump(index, one, queue)) for index, one in enumerate(generations)]
     num_live = len(tasks)
     try:
@@ -54,7 +72,7 @@ async def merged(generations: Sequence[Generation]) -> AsyncGenerator[tuple[int,
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _pump(index: int, generation: Generation, queue: asyncio.Queue[tuple[int, Any]]) -> None:
+async def _pump(index: int, generation: Watched, queue: asyncio.Queue[tuple[int, Any]]) -> None:
     try:
         async with aclosing(generation.pieces()) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
@@ -66,7 +84,7 @@ async def _pump(index: int, generation: Generation, queue: asyncio.Queue[tuple[i
 
 
 @contextmanager
-def closing_all(generations: Iterable[Generation]):  # type: ignore[no-untyped-def]
+def closing_all(generations: Iterable[Watched]):  # type: ignore[no-untyped-def]
     """Whatever happens inside, what still runs is cancelled behind it."""
     try:
         yield

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from forktree.backend.server.bodies import read_body
+from forktree.backend.server.callers import Caller
 from forktree.backend.server.errors import api_error
 from forktree.backend.server.served import Served
 from forktree.backend.server.wire import OPENAI, Wire
@@ -31,6 +32,7 @@ class Endpoint:
         gives: JSON schema of a plain answer, for the OpenAPI document.
         streams: it may answer with server-sent events.
         wire: how its protocol writes errors.
+        media_type: of a plain answer.
     """
 
     method: str
@@ -42,6 +44,7 @@ class Endpoint:
     gives: dict[str, Any] | None = None
     streams: bool = False
     wire: Wire = OPENAI
+    media_type: str = "application/json"
 
     def route(self, served: Served) -> Route:
         return Route(self.path, _Carrier(self, served), methods=[self.method])
@@ -62,12 +65,15 @@ class _Carrier:
     async def _answer(self, request: Request) -> Any:
         endpoint, served = self._endpoint, self._served
         try:
-            if not endpoint.is_open:
-                served.keys.check(request.headers)
-            body = None
+            tenant = "" if endpoint.is_open else served.keys.check(request.headers)
+            request_id = request.scope.get("state", {}).get("request_id", "")
+            request.scope.setdefault("state", {})["tenant"] = tenant
             if endpoint.body is not None:
+                served.limits.take(tenant)
                 body = await read_body(request, endpoint.body, max_bytes=served.settings.max_body_bytes)
-            return await endpoint.answer(served, request, body)
+            else:
+                body = None
+            return await endpoint.answer(served.by(Caller(tenant, request_id, request.receive)), request, body)
         except ClientDisconnect:
             return Response(status_code=_GONE)
         except Exception as error:

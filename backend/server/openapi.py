@@ -61,7 +61,7 @@ def document(endpoints: Iterable[Endpoint], *, version: str, has_keys: bool) -> 
 
 
 def _operation(endpoint: Endpoint, body: dict[str, Any] | None, *, has_keys: bool) -> dict[str, Any]:
-    content: dict[str, Any] = {"application/json": {"schema": endpoint.gives or {}}}
+    content: dict[str, Any] = {endpoint.media_type: {"schema": endpoint.gives or {}}}
     if endpoint.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 import secrets
@@ -10,7 +11,13 @@ from functools import cached_property
 
 from forktree.backend.local import Local
 from forktree.backend.server.auth import Keys
+from forktree.backend.server.callers import Caller, namespace_of
 from forktree.backend.server.errors import ApiError
+from forktree.backend.server.fair import Gate
+from forktree.backend.server.flights import Flight
+from forktree.backend.server.limits import Limits
+from forktree.backend.server.metrics import Metrics
+from forktree.backend.server.presence import unless_disconnected
 from forktree.backend.server.settings import Settings
 from forktree.backend.tokenizer import Tokenizer
 
@@ -19,6 +26,8 @@ class Served:
     """One model behind one server. Made once; the server's loop owns it.
 
     Attributes:
+        caller: who asks, in what `by` gives out.
+        flights: what is in the engine, by request id.
         is_draining: the server is about to stop: it is not ready for more, and finishes what it has.
     """
 
@@ -26,8 +35,45 @@ class Served:
         self.backend = backend
         self.settings = settings
         self.keys = Keys(settings.api_keys)
+        self.limits = Limits(settings.requests_per_minute, settings.total_requests_per_minute)
+        self.gate = Gate(settings.max_running, settings.max_waiting)
+        self.metrics = Metrics(settings.model_names[0], backend.stats)
+        self.flights: dict[str, set[Flight]] = {}
+        self.caller = Caller()
         self.created = int(time.time())
         self.is_draining = False
+
+    def by(self, caller: Caller) -> Served:
+        """The same for one caller's request."""
+        own = copy.copy(self)
+        own.caller = caller
+        return own
+
+    def engine(self, salt: str | None = None) -> Local:
+        """The engine with the part of its cache that the caller may see. `salt`: of the request."""
+        shares = self.settings.shares_cache
+        return self.backend.in_namespace(namespace_of(self.caller.tenant, salt, is_shared=shares))
+
+    async def admit(self, count: int, *, priority: int = 0) -> Flight:
+        """Wait until the engine takes so many sequences of this caller's.
+
+        Raises:
+            ApiError: 429, too many wait. ClientDisconnect: nobody waits for it any more.
+        """
+        entering = self.gate.enter(self.caller.tenant, count, priority=priority)
+        receive = self.caller.receive
+        taken = await (entering if receive is None else unless_disconnected(receive, entering))
+
+        def leave() -> None:
+            self.gate.leave(taken)
+            flights = self.flights.get(self.caller.request_id, set())
+            flights.discard(flight)
+            if not flights:
+                self.flights.pop(self.caller.request_id, None)
+
+        flight = Flight(self.metrics, self.caller.tenant, leave, self.settings.timeout_s)
+        self.flights.setdefault(self.caller.request_id, set()).add(flight)
+        return flight
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from forktree.backend.local_generation import Generation
 from forktree.backend.server.choices import closing_all
 from forktree.backend.server.errors import api_error
+from forktree.backend.server.flights import Watched
+from forktree.backend.server.presence import unless_disconnected
 from forktree.backend.server.wire import OPENAI, Wire
 
 T = TypeVar("T")
@@ -24,29 +24,6 @@ _HEADERS = [
 ]
 
 
-async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result; it is cancelled when the client goes away.
-
-    Raises ClientDisconnect, and what the work raises.
-    """
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_disconnected(receive))
-    try:
-        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        return task.result()
-    finally:
-        for one in (task, watcher):
-            one.cancel()
-        await asyncio.gather(task, watcher, return_exceptions=True)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 class EventStream:
     """A response of server-sent events, each an object as JSON.
 
@@ -55,7 +32,7 @@ class EventStream:
     """
 
     def __init__(
-        self, chunks: AsyncGenerator[dict[str, Any], None], generations: Sequence[Generation], wire: Wire = OPENAI
+        self, chunks: AsyncGenerator[dict[str, Any], None], generations: Sequence[Watched], wire: Wire = OPENAI
     ) -> None:
         self._chunks = chunks
         self._wire = wire

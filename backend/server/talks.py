@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forktree.backend.grammar.markup import Spec
-from forktree.backend.local_generation import Ask, Generation
+from forktree.backend.local_generation import Ask
 from forktree.backend.server import asked
 from forktree.backend.server.choices import opened
 from forktree.backend.server.conversation import conversation_ids
 from forktree.backend.server.errors import ApiError, api_error
+from forktree.backend.server.flights import Watched
 from forktree.backend.server.schemas.chat import ChatRequest, OfferedTool
 from forktree.backend.server.served import Served
 from forktree.backend.server.tool_calls import CallPlan
@@ -32,7 +33,7 @@ class Talk:
     """
 
     body: ChatRequest
-    generations: Sequence[Generation]
+    generations: Sequence[Watched]
     calls: CallPlan | None
     num_prompt_tokens: int
 
@@ -41,7 +42,9 @@ async def begin(served: Served, body: ChatRequest) -> Talk:
     """Have the engine take it. Raises ApiError: it cannot run."""
     max_tokens = _check(body)
     asks, calls = await asyncio.to_thread(_asks, served, body, max_tokens)
-    generations = await opened(served.backend, asks, lambda index: "messages")
+    generations = await opened(
+        served, asks, lambda index: "messages", priority=body.priority or 0, salt=body.cache_salt
+    )
     return Talk(body, generations, calls, num_prompt_tokens=len(asks[0].ids))
 
 

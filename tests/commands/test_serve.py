@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,9 +28,10 @@ def wild_dir(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Path:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process that serves the model, and its address."""
-    command = [sys.executable, "-m", "forktree", "serve", str(folder), "--port", "0", "--served-name", "m"]
+    own = [str(folder), "--port", "0", "--served-name", "m"]
+    command = [sys.executable, "-m", "forktree", "serve", *own, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/") as process:
         try:
             assert process.stdout is not None
@@ -72,3 +75,38 @@ def test_a_port_is_a_number(port: str, capsys: pytest.CaptureFixture[str]) -> No
 def test_a_host_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--host", "no host"]) == 2
     assert "cannot listen on 'no host'" in capsys.readouterr().err
+
+
+def test_it_serves_https_with_keys_from_a_file(wild_dir: Path, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make a certificate with")
+    cert, key, keys = (str(tmp_path / name) for name in ("cert.pem", "key.pem", "keys"))
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    subprocess.run([*made, "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert], check=True)
+    Path(keys).write_text("# mine\nfirst\n\n  second  \n")
+    options = ["--tls-cert", cert, "--tls-key", key, "--api-key-file", keys]
+    context = ssl.create_default_context(cafile=cert)
+    with serving(wild_dir, *options) as (_, url), httpx.Client(base_url=url, timeout=60, verify=context) as http:
+        assert url.startswith("https://")
+        for given, status in (("second", 200), ("third", 401)):
+            headers = {"authorization": f"Bearer {given}"}
+            assert http.post("/tokenize", json={"prompt": "x"}, headers=headers).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--tls-cert", "a"], "go together"),
+        (["--tls-cert", "a", "--tls-key", "b"], "cannot use --tls-cert"),
+        (["--api-key-file", "/no/such/file"], "/no/such/file"),
+        (["--api-key-file", "/dev/null"], "has no keys"),
+        (["--rpm", "0"], "requests_per_minute"),
+        (["--max-waiting", "-1"], "max_waiting"),
+        (["--timeout", "-1"], "timeout_s"),
+    ],
+)
+def test_a_wrong_option_is_named(
+    wild_dir: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", str(wild_dir), "--port", "0", *options]) == 2
+    assert said in capsys.readouterr().err

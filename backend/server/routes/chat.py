@@ -15,9 +15,10 @@ from forktree.backend.local_generation import End, Piece
 from forktree.backend.server.choices import closing_all, merged, usage_of
 from forktree.backend.server.endpoints import Endpoint
 from forktree.backend.server.logprobs import chat_logprobs
+from forktree.backend.server.presence import unless_disconnected
 from forktree.backend.server.schemas.chat import ChatRequest
 from forktree.backend.server.served import Served
-from forktree.backend.server.streams import EventStream, unless_disconnected
+from forktree.backend.server.streams import EventStream
 from forktree.backend.server.talks import Talk, begin
 from forktree.backend.server.tool_calls import ArgumentsGrown, CallBegun, CallReader, Event, Said
 from forktree.runtime.protocol import Completion, TokenLogprob

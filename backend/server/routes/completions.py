@@ -12,15 +12,17 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from forktree.backend.local_generation import Ask, End, Generation, Piece
+from forktree.backend.local_generation import Ask, End, Piece
 from forktree.backend.server import asked
 from forktree.backend.server.choices import closing_all, merged, opened, usage_of
 from forktree.backend.server.endpoints import Endpoint
 from forktree.backend.server.errors import ApiError
+from forktree.backend.server.flights import Watched
 from forktree.backend.server.logprobs import CompletionLogprobs, joined
+from forktree.backend.server.presence import unless_disconnected
 from forktree.backend.server.schemas.completions import CompletionRequest
 from forktree.backend.server.served import Served
-from forktree.backend.server.streams import EventStream, unless_disconnected
+from forktree.backend.server.streams import EventStream
 from forktree.backend.tokenizer import Place, Tokenizer
 from forktree.lang.errors import BackendError
 from forktree.runtime.protocol import Completion, TokenLogprob
@@ -73,7 +75,11 @@ async def answer(served: Served, request: Request, body: CompletionRequest) -> A
     prompts, num_samples, asks = await asyncio.to_thread(_asks, served, body)
     is_list = isinstance(body.prompt, list) and not isinstance(body.prompt[0], int)
     generations = await opened(
-        served.backend, asks, lambda index: f"prompt[{index // num_samples}]" if is_list else "prompt"
+        served,
+        asks,
+        lambda index: f"prompt[{index // num_samples}]" if is_list else "prompt",
+        priority=body.priority or 0,
+        salt=body.cache_salt,
     )
     head = {
         "id": f"cmpl-{uuid.uuid4().hex}",
@@ -157,7 +163,7 @@ def _prompt(tokenizer: Tokenizer, body: CompletionRequest, index: int, given: st
 # --- whole answers -----------------------------------------------------------------------------------------
 
 
-async def _whole(job: _Job, generations: Sequence[Generation]) -> dict[str, Any]:
+async def _whole(job: _Job, generations: Sequence[Watched]) -> dict[str, Any]:
     ends: list[End | None] = [None] * len(generations)
     async for index, piece in merged(generations):
         if isinstance(piece, End):
@@ -208,7 +214,7 @@ def _logprobs(job: _Job, prompt: _Prompt, tokens: Sequence[TokenLogprob], scored
 # --- streams -----------------------------------------------------------------------------------------------
 
 
-async def _chunks(job: _Job, generations: Sequence[Generation]) -> AsyncGenerator[dict[str, Any], None]:
+async def _chunks(job: _Job, generations: Sequence[Watched]) -> AsyncGenerator[dict[str, Any], None]:
     num_top = job.body.logprobs
     logs = [CompletionLogprobs(job.served.tokenizer, num_top=num_top or 0) for _ in generations]
     ends: list[Completion | None] = [None] * len(generations)

@@ -14,14 +14,16 @@ from starlette.responses import JSONResponse
 
 from forktree.backend.grammar.gbnf import lark_from_gbnf
 from forktree.backend.grammar.markup import Spec
-from forktree.backend.local_generation import Ask, End, Generation, Piece
+from forktree.backend.local_generation import Ask, End, Piece
 from forktree.backend.server.asked import checked_constraint
 from forktree.backend.server.choices import closing_all, merged, opened
 from forktree.backend.server.endpoints import Endpoint
 from forktree.backend.server.errors import ApiError, api_error
+from forktree.backend.server.flights import Watched
+from forktree.backend.server.presence import unless_disconnected
 from forktree.backend.server.schemas.generate import GenerateRequest, Parameters
 from forktree.backend.server.served import Served
-from forktree.backend.server.streams import EventStream, unless_disconnected
+from forktree.backend.server.streams import EventStream
 from forktree.backend.tokenizer import Tokenizer
 from forktree.lang.constraints import GrammarSpec, RegexSpec, SchemaSpec
 from forktree.lang.errors import BackendError, ConstraintError
@@ -72,7 +74,7 @@ async def answer(served: Served, request: Request, body: GenerateRequest) -> Any
     count = body.sampling_params.n or 1
     is_many = isinstance(body.text, list) or (body.input_ids is not None and isinstance(body.input_ids[0], list))
     name = "text" if body.text is not None else "input_ids"
-    generations = await opened(served.backend, asks, lambda index: f"{name}[{index // count}]" if is_many else name)
+    generations = await opened(served, asks, lambda index: f"{name}[{index // count}]" if is_many else name)
     root = body.rid or uuid.uuid4().hex
     outputs = [_Output(root if len(asks) == 1 else f"{root}_{at}", ask.ids) for at, ask in enumerate(asks)]
     job = _Job(body, served.tokenizer, outputs, is_list=is_many or count > 1)
@@ -179,12 +181,12 @@ def _grammar(text: str) -> GrammarSpec:
         raise api_error(error, param="sampling_params.ebnf") from None
 
 
-async def _finish(job: _Job, generations: Sequence[Generation]) -> None:
+async def _finish(job: _Job, generations: Sequence[Watched]) -> None:
     async for index, piece in merged(generations):
         _take(job.outputs[index], piece)
 
 
-async def _events(job: _Job, generations: Sequence[Generation]) -> AsyncGenerator[dict[str, Any], None]:
+async def _events(job: _Job, generations: Sequence[Watched]) -> AsyncGenerator[dict[str, Any], None]:
     async for index, piece in merged(generations):
         _take(job.outputs[index], piece)
         yield {**_told(job, job.outputs[index]), **({"index": index} if job.is_list else {})}

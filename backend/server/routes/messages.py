@@ -18,9 +18,10 @@ from forktree.backend.server.choices import closing_all, merged
 from forktree.backend.server.endpoints import Endpoint
 from forktree.backend.server.errors import ApiError
 from forktree.backend.server.from_messages import chat_request
+from forktree.backend.server.presence import unless_disconnected
 from forktree.backend.server.schemas.messages import CountRequest, MessagesRequest
 from forktree.backend.server.served import Served
-from forktree.backend.server.streams import EventStream, unless_disconnected
+from forktree.backend.server.streams import EventStream
 from forktree.backend.server.talks import Talk, begin, prompt_ids
 from forktree.backend.server.tool_calls import ArgumentsGrown, CallBegun, CallReader, Said
 from forktree.backend.server.tool_calls import Event as Heard

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -50,7 +50,8 @@ async def answer(served: Served, request: Request, body: ProgramsRequest) -> Any
     program = await asyncio.to_thread(_program, body)
     sampling = _sampling(body)
     rows = [_row(program, index, row) for index, row in enumerate(body.rows)]
-    return EventStream(_outcomes(served, program, rows, sampling), (), PROGRAMS)
+    watched = served.by(replace(served.caller, receive=None))  # the stream watches the client
+    return EventStream(_outcomes(watched, program, rows, sampling), (), PROGRAMS)
 
 
 def _program(body: ProgramsRequest) -> Program:
@@ -130,7 +131,7 @@ async def _outcome(
     """Whatever a row does, it is the row's own."""
     told: dict[str, Any] = {"type": "row", "index": index}
     try:
-        state = await program.arun(backend=served.backend, sampling=sampling, **arguments)
+        state = await _run(served, program, arguments, sampling)
         value, variables, branch = store_state(state, state.ret_value)
     except Exception as error:
         return {**told, "ok": False, "error": error_data(error)}
@@ -142,6 +143,28 @@ async def _outcome(
         "branch": branch,
         "usage": _usage(state),
     }
+
+
+async def _run(served: Served, program: Program, arguments: dict[str, Any], sampling: Sampling | None) -> State:
+    """One row, in its tenant's turn. Raises what it fails with, and what it was stopped with."""
+    flight = await served.admit(1)
+    stopped: list[Exception] = []
+    running = asyncio.ensure_future(program.arun(backend=served.engine(), sampling=sampling, **arguments))
+
+    def stop(error: Exception) -> None:
+        stopped.append(error)
+        running.cancel()
+
+    flight.on_stop(stop)
+    try:
+        return await running
+    except asyncio.CancelledError:
+        running.cancel()
+        if stopped:
+            raise stopped[0] from None
+        raise
+    finally:
+        flight.abandon()
 
 
 def _usage(state: State) -> dict[str, int]:

@@ -18,9 +18,10 @@ from forktree.backend.server.endpoints import Endpoint
 from forktree.backend.server.errors import ApiError
 from forktree.backend.server.from_responses import chat_request
 from forktree.backend.server.logprobs import chat_logprobs
+from forktree.backend.server.presence import unless_disconnected
 from forktree.backend.server.schemas.responses import ResponsesRequest
 from forktree.backend.server.served import Served
-from forktree.backend.server.streams import EventStream, unless_disconnected
+from forktree.backend.server.streams import EventStream
 from forktree.backend.server.talks import Talk, begin
 from forktree.backend.server.tool_calls import ArgumentsGrown, CallBegun, CallReader, Said
 from forktree.backend.server.wire import Wire

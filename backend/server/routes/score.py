@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from forktree.backend.server.endpoints import Endpoint
+from forktree.backend.server.presence import unless_disconnected
 from forktree.backend.server.schemas.score import ScoreRequest
 from forktree.backend.server.served import Served
-from forktree.backend.server.streams import unless_disconnected
 from forktree.runtime import protocol
 
 
@@ -32,7 +32,11 @@ async def answer(served: Served, request: Request, body: ScoreRequest) -> JSONRe
     model = served.model_of(body.model)
     branch = protocol.Branch(None, protocol.Text(body.prompt)) if body.prompt else None
     asked = protocol.ScoreRequest(branch=branch, options=tuple(body.options), unconditional=bool(body.unconditional))
-    result = await unless_disconnected(request.receive, served.backend.score(asked))
+    flight = await served.admit(1)
+    try:
+        result = await unless_disconnected(request.receive, served.engine().score(asked))
+    finally:
+        flight.abandon()
     usage = result.usage
     return JSONResponse(
         {

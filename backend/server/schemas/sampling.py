@@ -47,6 +47,8 @@ class SamplingFields(Model):
     regex: str | None = Field(None, description="the whole output matches, by Python's syntax")
     grammar: str | None = Field(None, description="the whole output is a sentence of this lark grammar")
     choices: list[str] | None = Field(None, min_length=1, description="the whole output is one of these")
+    priority: int | None = Field(None, description="of one key's waiting requests, the lowest goes first; absent is 0")
+    cache_salt: str | None = Field(None, min_length=1, description="cached prompts are shared only within a salt")
     on_budget: Literal["cut", "close"] | None = Field(
         None, description="`close` ends a constrained output legally within the budget"
     )

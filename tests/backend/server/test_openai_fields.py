@@ -58,6 +58,8 @@ SHARED: dict[str, list[Any]] = {
     "regex": ["[ab]{3}", "("],
     "grammar": ['start: "a"', "start: nothing"],
     "choices": [["yes", "no"], []],
+    "priority": [3],
+    "cache_salt": ["a", ""],
     "on_budget": ["close", "never"],
 }
 CHAT: dict[str, list[Any]] = {

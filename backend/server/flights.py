@@ -1,0 +1,107 @@
+"""Requests in the engine: watched, timed, and stopped from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+
+from forktree.backend.local_generation import End, Generation, Piece
+from forktree.backend.server.metrics import Metrics
+from forktree.lang.errors import TimeoutError
+
+
+class Flight:
+    """One request and its generations, from when it has its places in the engine until it has left.
+
+    Args:
+        leave: called once, when the last generation has ended.
+        timeout_s: seconds until it is stopped.
+
+    Attributes:
+        tenant: whose it is.
+    """
+
+    def __init__(self, metrics: Metrics, tenant: str, leave: Callable[[], None], timeout_s: float | None) -> None:
+        self.metrics = metrics
+        self.tenant = tenant
+        self.begun = time.perf_counter()
+        self._leave = leave
+        self._num_live = 0
+        self._stopped_with: Exception | None = None
+        self._tell: Callable[[Exception], None] | None = None
+        self._timer = None
+        if timeout_s is not None:
+            error = TimeoutError(f"the answer was not complete within {timeout_s:g} s")
+            self._timer = asyncio.get_running_loop().call_later(timeout_s, self.stop, error)
+
+    def board(self, generations: list[Generation]) -> list[Watched]:
+        """The generations, as those of this request."""
+        self._num_live = len(generations)
+        return [Watched(generation, self) for generation in generations]
+
+    def stop(self, error: Exception) -> None:
+        """Whoever reads the answer gets the error."""
+        if self._stopped_with is None:
+            self._stopped_with = error
+            if self._tell is not None:
+                self._tell(error)
+
+    def on_stop(self, tell: Callable[[Exception], None]) -> None:
+        """Whoever reads the answer is told; at once, if it has been stopped already."""
+        self._tell = tell
+        if self._stopped_with is not None:
+            tell(self._stopped_with)
+
+    def ended(self) -> None:
+        """One generation has ended."""
+        self._num_live -= 1
+        if self._num_live == 0:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """It has left the engine, or never came in."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._leave()
+
+
+class Watched:
+    """A generation of a flight: what it experiences is observed, and its end noticed, whichever it is."""
+
+    def __init__(self, generation: Generation, flight: Flight) -> None:
+        self.flight = flight
+        self._generation = generation
+        self._is_live = True
+
+    def close(self) -> None:
+        """See `Generation`."""
+        self._generation.close()
+        if self._is_live:
+            self._is_live = False
+            self.flight.metrics.aborted.inc()
+            self.flight.ended()
+
+    async def pieces(self) -> AsyncIterator[Piece | End]:
+        """See `Generation`."""
+        metrics, last = self.flight.metrics, None
+        async with aclosing(self._generation.pieces()) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                now = time.perf_counter()
+                if last is None:
+                    metrics.to_first_token.observe(now - self.flight.begun)
+                elif isinstance(piece, Piece):
+                    metrics.between_tokens.observe(now - last)
+                last = now
+                if isinstance(piece, End):
+                    self._end(piece, now)
+                yield piece
+
+    def _end(self, end: End, now: float) -> None:
+        metrics, usage = self.flight.metrics, end.completion.usage
+        metrics.whole.observe(now - self.flight.begun)
+        metrics.prompt_length.observe(usage.prompt_tokens)
+        metrics.output_length.observe(usage.completion_tokens)
+        self._is_live = False
+        self.flight.ended()
