@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Unpack
 
 from forktree.backend.clients.account import Account
@@ -27,7 +28,6 @@ from forktree.backend.clients.wire import Wire
 from forktree.lang.errors import UnsupportedError
 from forktree.runtime import protocol
 
-_MODEL = "default"
 _SYNC_TIMEOUT_S = 30.0
 
 
@@ -60,16 +60,24 @@ class RuntimeEndpoint(NetworkBackend):
         given = checked_options("RuntimeEndpoint", options)
         url = checked_url(base_url, written).removesuffix("/v1")
         self._headers = headers_of(found_key(SGLANG, api_key, written))
-        prices = prices_of(given.get("prices"), _MODEL)
+        prices = prices_of(given.get("prices"), "")
         account = Account(prices)
-        settings = settings_of(_MODEL, SGLANG, given)
-        transport = transport_of(Place(SGLANG, url, _MODEL), self._headers, given, account)
+        settings = settings_of("", SGLANG, given)
+        transport = transport_of(Place(SGLANG, url), self._headers, given, account)
         super().__init__(written, settings, transport, account, prices, _wire_of)
+
+    async def stream(self, request: protocol.GenerateRequest) -> AsyncIterator[protocol.Delta | protocol.Completion]:
+        """Plain text by the native route, turns by the chat route, which wants the model's name."""
+        await self._learn_model("v1/models")
+        async with contextlib.aclosing(self._client.stream(request)) as events:  # type: ignore[type-var]
+            async for event in events:
+                yield event
 
     async def score(self, request: protocol.ScoreRequest) -> protocol.ScoreResult:
         """Options behind plain text by the log-probabilities of their own tokens; in a turn by their first tokens."""
         told = self._client.told(request.branch)
         if told.plain is None:
+            await self._learn_model("v1/models")
             return await super().score(request)
         prompt = told.plain
         num_tokens = await self._count(prompt) if prompt else 0
@@ -103,16 +111,18 @@ class RuntimeEndpoint(NetworkBackend):
 
     def flush_cache(self) -> None:
         """Empty the server's prefix cache."""
-        self._call("POST", "flush_cache")
+        self._call("POST", "flush_cache", {})
 
     def server_info(self) -> Any:
         """What the server tells of itself."""
         return self._call("GET", "get_server_info").json()
 
-    def _call(self, method: str, path: str) -> httpx.Response:
+    def _call(self, method: str, path: str, body: Any = None) -> httpx.Response:
         place = self._transport.place
         try:
-            response = httpx.request(method, f"{place.url}/{path}", headers=self._headers, timeout=_SYNC_TIMEOUT_S)
+            response = httpx.request(
+                method, f"{place.url}/{path}", json=body, headers=self._headers, timeout=_SYNC_TIMEOUT_S
+            )
         except httpx.HTTPError as error:
             raise fault_of_transport(place, error, _SYNC_TIMEOUT_S).error from error
         if not response.is_success:

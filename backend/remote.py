@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Unpack
 
 from forktree.backend.clients.account import Account
@@ -77,7 +76,7 @@ class Remote(NetworkBackend):
                 yield completion
                 return
         _check_kind(request)
-        await self._learn_model()
+        await self._learn_model("models")
         async with contextlib.aclosing(self._client.stream(request)) as events:  # type: ignore[type-var]
             async for event in events:
                 yield event
@@ -87,7 +86,7 @@ class Remote(NetworkBackend):
         done = await self._run_step(request)
         if done is not None:
             return scores_of(request, done)
-        await self._learn_model()
+        await self._learn_model("models")
         return await super().score(request)
 
     async def _run_step(self, request: protocol.GenerateRequest | protocol.ScoreRequest) -> protocol.StoredRun | None:
@@ -114,16 +113,6 @@ class Remote(NetworkBackend):
         except NoRouteError:
             self._takes_programs = False
             return None
-
-    async def _learn_model(self) -> None:
-        """The server's model, where the user named none."""
-        if self._settings.model:
-            return
-        listed = await self._transport.get("models")
-        try:
-            self._adopt(replace(self._settings, model=listed["data"][0]["id"]))
-        except (KeyError, IndexError, TypeError) as error:
-            raise self._transport.unreadable(listed) from error
 
 
 def _check_kind(request: protocol.GenerateRequest) -> None:

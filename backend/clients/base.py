@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Self
 
 from forktree.backend.clients.account import Account, ClientStats
@@ -50,6 +51,16 @@ class NetworkBackend:
         self._settings = settings
         self._client = Client(settings, self._transport, self._account, self._wire_of)
         self._scorer = Scorer(settings, self._transport, self._account, self._client)
+
+    async def _learn_model(self, path: str) -> None:
+        """The one model that the server has, where the user named none."""
+        if self._settings.model:
+            return
+        listed = await self._transport.get(path)
+        try:
+            self._adopt(replace(self._settings, model=listed["data"][0]["id"]))
+        except (KeyError, IndexError, TypeError) as error:
+            raise self._transport.unreadable(listed) from error
 
     @property
     def name(self) -> str:

@@ -22,7 +22,7 @@ def test_plain_text_goes_to_generate_under_its_own_names(service, endpoint) -> N
     state = plain.run(max_tokens=3, min_tokens=1, stop="read", top_k=5, seed=2, stop_regex="x+", backend=endpoint)
     assert state.text() == "Once some words to"
     assert state.meta("a").finish_reason == "length"
-    assert service.bodies == [
+    assert [body for body in service.bodies if body] == [
         {
             "text": "Once",
             "sampling_params": {
@@ -47,13 +47,15 @@ def test_constraints_are_sent_in_its_own_fields(service, endpoint) -> None:
     service.answer = lambda body: "7" if "regex" in body["sampling_params"] else '{"answer": "x"}'
     assert plain.run(dtype=int, backend=endpoint)["a"] == 7
     assert plain.run(choices=["x", "y"], backend=endpoint)["a"] == "x"
-    assert "regex" in service.bodies[0]["sampling_params"]
-    assert '"enum": ["x", "y"]' in service.bodies[1]["sampling_params"]["json_schema"]
+    first, second = (body["sampling_params"] for body in service.bodies if body)
+    assert "regex" in first
+    assert '"enum": ["x", "y"]' in second["json_schema"]
 
 
 def test_turns_go_to_the_chat_route(service, endpoint, ask) -> None:
     ask.run(backend=endpoint)
-    assert service.seen[0].path == "/v1/chat/completions"
+    assert [seen.path for seen in service.seen] == ["/v1/models", "/v1/chat/completions"]
+    assert service.bodies[1]["model"] == "scripted"
 
 
 def test_options_are_scored_by_their_own_tokens(service, endpoint) -> None:

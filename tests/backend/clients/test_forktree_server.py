@@ -105,6 +105,20 @@ def test_plain_text_and_its_options_mean_there_what_they_mean_here(url: str, loc
         assert there.meta("x").option_logprobs == pytest.approx(here.meta("x").option_logprobs, abs=1e-3)
 
 
+def test_sglang_s_native_route_scores_as_the_engine_does(url: str, local: ft.Local) -> None:
+    @ft.function
+    def choose(s, method):
+        s += "Once upon a time." + ft.select("x", ["\nA", "\nB", "\nC and D"], method=method)
+
+    with ft.RuntimeEndpoint(url) as endpoint:
+        for method in ("token_length_normalized", "unconditional_likelihood_normalized"):
+            here, there = choose.run(method, backend=local), choose.run(method, backend=endpoint)
+            assert there["x"] == here["x"]
+            assert there.meta("x").option_logprobs == pytest.approx(here.meta("x").option_logprobs, abs=1e-3)
+        assert chat.run(max_tokens=4, backend=endpoint)["a"] == chat.run(max_tokens=4, backend=local)["a"]
+        endpoint.flush_cache()
+
+
 def test_errors_come_through_as_what_they_are(url: str) -> None:
     with (
         ft.OpenAI("tame", f"{url}/v1", dialect="forktree") as backend,
