@@ -22,13 +22,15 @@ _TOKENS = (1, 8, 32, 128, 512, 2048, 8192, 32768)
 class Metrics:
     """The metrics of one server. The server's loop owns it.
 
+    Args:
+        stats, num_at_gate: what the engine counts, and how many requests wait before it.
     Attributes:
         aborted: requests whose client went away, or which were cancelled.
     """
 
-    def __init__(self, model: str, stats: Callable[[], EngineStats]) -> None:
+    def __init__(self, model: str, stats: Callable[[], EngineStats], num_at_gate: Callable[[], int]) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_EngineCollector(model, stats))
+        self._registry.register(_EngineCollector(model, stats, num_at_gate))
 
         def histogram(name: str, what: str, buckets: Iterable[float]) -> Histogram:
             made = Histogram(f"forktree:{name}", what, ["model"], buckets=tuple(buckets), registry=self._registry)
@@ -62,9 +64,10 @@ class Metrics:
 class _EngineCollector(Collector):
     """Reads the engine's own counts."""
 
-    def __init__(self, model: str, stats: Callable[[], EngineStats]) -> None:
+    def __init__(self, model: str, stats: Callable[[], EngineStats], num_at_gate: Callable[[], int]) -> None:
         self._model = model
         self._stats = stats
+        self._num_at_gate = num_at_gate
 
     def describe(self) -> Iterable[Metric]:
         return []  # they are not known before the model is there
@@ -74,7 +77,8 @@ class _EngineCollector(Collector):
         prompt = stats.prefill_tokens + stats.cached_tokens
         gauges = {
             "num_requests_running": ("requests that hold pages", stats.num_running),
-            "num_requests_waiting": ("requests in the queue", stats.num_waiting),
+            "num_requests_waiting": ("requests in the engine's queue", stats.num_waiting),
+            "num_requests_at_gate": ("requests that wait for their tenant's turn", self._num_at_gate()),
             "kv_cache_usage_ratio": (
                 "pages in use by running requests, of all",
                 1 - (stats.pages_free + stats.pages_cached) / stats.pages_total if stats.pages_total else 0.0,

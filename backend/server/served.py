@@ -37,7 +37,7 @@ class Served:
         self.keys = Keys(settings.api_keys)
         self.limits = Limits(settings.requests_per_minute, settings.total_requests_per_minute)
         self.gate = Gate(settings.max_running, settings.max_waiting)
-        self.metrics = Metrics(settings.model_names[0], backend.stats)
+        self.metrics = Metrics(settings.model_names[0], backend.stats, lambda: self.gate.num_waiting)
         self.flights: dict[str, set[Flight]] = {}
         self.caller = Caller()
         self.created = int(time.time())

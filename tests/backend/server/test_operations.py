@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -115,3 +117,12 @@ def test_pages_of_other_origins_may_ask_where_that_is_allowed(wild_local: Local)
         assert allowed.headers["access-control-allow-origin"] == "https://mine.example"
         other = client.options("/v1/chat/completions", headers={**asked, "origin": "https://other.example"})
         assert "access-control-allow-origin" not in other.headers
+
+
+def test_every_metric_of_the_dashboard_is_there(http: TestClient) -> None:
+    http.post("/v1/chat/completions", json=CHAT)
+    known = set(values(http))
+    text = (Path(__file__).parents[3] / "docs/grafana/forktree.json").read_text(encoding="utf-8")
+    named = set(re.findall(r"forktree:\w+", text))
+    assert len(named) > 12
+    assert named <= known
