@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from paged import Pool, make_pool
 
 from forktree.kernels.attention import attend, plan_attention
@@ -147,6 +149,28 @@ def test_scores_far_from_zero_give_finite_results(factor: float, device: torch.d
     out = setup.attend(q, [0], [39], 32)
     assert out.isfinite().all()
     torch.testing.assert_close(out.cpu(), setup.reference(q, [0], [39], 32), atol=1e-4, rtol=1e-4)
+
+
+@given(data=st.data())
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_step_equals_the_reference(data: st.DataObject, device: torch.device) -> None:
+    page_size = data.draw(st.sampled_from([1, 2, 8, 16]))
+    kv_heads, group = data.draw(st.sampled_from([(1, 1), (1, 5), (2, 2)]))
+    lengths = data.draw(st.lists(st.integers(1, 70), min_size=1, max_size=4))
+    num_shared = data.draw(st.integers(0, 40)) // page_size
+    head_dim = data.draw(st.integers(1, 40))
+    setup = make(
+        torch.float32, device, lengths, page_size=page_size, kv_heads=kv_heads, head_dim=head_dim, num_shared=num_shared
+    )
+    rows: list[tuple[int, int]] = []
+    for seq, length in enumerate(lengths):
+        num = data.draw(st.integers(1, min(length, 20)))
+        rows += [(seq, position) for position in range(length - num, length)]
+    q = setup.queries(len(rows), kv_heads * group, seed=data.draw(st.integers(0, 99)))
+    step = [seq for seq, _ in rows], [position for _, position in rows]
+    window, soft_cap = data.draw(st.sampled_from([None, 7, 40])), data.draw(st.sampled_from([None, 2.0]))
+    out = setup.attend(q, *step, 32, window, soft_cap)
+    assert_near(out, setup.reference(q, *step, 32, window, soft_cap))
 
 
 # --- bits ------------------------------------------------------------------------------------------------------
