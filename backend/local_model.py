@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from forktree.backend.engine.ahead import config_for
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.inspect import CachedNode, StepRecord
 from forktree.backend.engine.loop import Engine
@@ -68,7 +69,8 @@ class LocalModel:
         with self._loading:
             self.check_open()
             if self._engine is None:
-                self._engine = Engine(self._source.load_runner(tokenizer), self._config)
+                runner = self._source.load_runner(tokenizer)
+                self._engine = Engine(runner, config_for(runner, self._config))
 
     def stats(self) -> EngineStats:
         self.check_open()

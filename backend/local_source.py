@@ -53,9 +53,10 @@ class FolderSource:
     def __post_init__(self) -> None:
         if not isinstance(self.model, (str, os.PathLike)) or not os.fspath(self.model):
             raise TypeError(f"model must be a name, a folder or a GGUF file, not {self.model!r}")
-        _check_one_of("device", self.device, ("auto", "cpu"))
-        _check_one_of("dtype", self.dtype, ("auto", "float32"))
+        _check_one_of("device", self.device, ("auto", "cpu", "cuda"))
+        _check_one_of("dtype", self.dtype, ("auto", "float32", "bfloat16", "float16"))
         _check_one_of("quantize", self.quantize, get_args(Quantize))
+        self._check_device()
         check_count("kv_tokens", self.kv_tokens)
         check_count("page_size", self.page_size)
         size = self.page_size
@@ -68,6 +69,15 @@ class FolderSource:
                 "running requests, in whole pages; leave it out to use a share of the free memory"
             )
 
+    def _check_device(self) -> None:
+        """What one device has and the other has not."""
+        if self.device != "cuda" and self.dtype not in ("auto", "float32"):
+            raise ValueError(f"dtype must be 'auto' or 'float32' on a CPU, not {self.dtype!r}; give device='cuda'")
+        if self.device == "cuda" and self.quantize not in ("auto", "none"):
+            raise ValueError(
+                f"quantize must be 'auto' or 'none' on a GPU, whose weights are dense, not {self.quantize!r}"
+            )
+
     @property
     def name(self) -> str:
         return os.fspath(self.model)
@@ -77,7 +87,7 @@ class FolderSource:
         """The name, or for files that are there samples of what they hold; the precision; nothing is loaded."""
         path = Path(self.model)
         held = _sampled(path) if path.exists() else self.name
-        return held, self.dtype, self.quantize
+        return held, self.dtype, self.quantize, *(("cuda",) if self.device == "cuda" else ())
 
     def load_tokenizer(self, report: Report | None = None) -> Tokenizer:
         """Raises ModelError: there is no such model, or its tokenizer cannot be used."""
@@ -86,7 +96,17 @@ class FolderSource:
         return Tokenizer.load(self._folder(report))
 
     def load_runner(self, tokenizer: Tokenizer) -> Runner:
-        """Raises ModelError: the weights cannot be used."""
+        """Raises ModelError: the weights cannot be used, or there is no such device."""
+        if self.device == "cuda":
+            from forktree.backend.model.cuda_load import load_device_runner
+
+            return load_device_runner(
+                self._resolved,
+                dtype=self.dtype,
+                kv_tokens=self.kv_tokens,
+                page_size=self.page_size,
+                vocab_size=tokenizer.num_tokens,
+            )
         from forktree.backend.model.runner import load_runner
 
         return load_runner(

@@ -19,6 +19,10 @@ def silu_mul(gate_up: torch.Tensor, *, native: Native | None = None) -> torch.Te
     Raises:
         ShapeError: an odd width, or a tensor that does not fit.
     """
+    if gate_up.is_cuda:
+        from forktree.kernels import activation_triton
+
+        return activation_triton.silu_mul(gate_up)
     check_tensor("gate_up", gate_up, (None, None), torch.float32)
     tokens, width = gate_up.shape
     if width % 2:

@@ -25,6 +25,10 @@ def logsumexp_rows(logits: torch.Tensor, rows: Sequence[int], *, native: Native 
         return []
     if min(rows) < 0 or max(rows) >= logits.shape[0]:
         raise IndexError(f"rows must be in [0, {logits.shape[0]}), not {list(rows)}")
+    if logits.is_cuda:
+        from forktree.kernels import logits_triton
+
+        return logits_triton.logsumexp_rows(logits, rows)
     if native is None:
         return [_reference(logits[row]) for row in rows]
     chosen = torch.tensor(rows, dtype=torch.int64)

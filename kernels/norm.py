@@ -28,6 +28,10 @@ def add_rms_norm(
     Raises:
         ShapeError: shapes or types that do not fit.
     """
+    if residual.is_cuda:
+        from forktree.kernels import norm_triton
+
+        return norm_triton.add_rms_norm(residual, delta, weight, eps=eps)
     check_tensor("residual", residual, (None, None), torch.float32)
     tokens, hidden = residual.shape
     check_tensor("weight", weight, (hidden,), torch.float32)

@@ -53,6 +53,12 @@ def rotate_and_write(
     Raises:
         ShapeError: shapes or types that do not fit, or an odd head_dim.
     """
+    if qkv.is_cuda:
+        from forktree.kernels import rotary_triton
+
+        return rotary_triton.rotate_and_write(
+            qkv, table, positions, slots, k_pages, v_pages, q_heads=q_heads, norms=norms
+        )
     check_tensor("k_pages", k_pages, (None, None, None, None), torch.float32)
     check_tensor("v_pages", v_pages, tuple(k_pages.shape), torch.float32)
     kv_heads, head_dim = k_pages.shape[2:]

@@ -13,9 +13,11 @@ which nobody reads, and any later owner of the page writes after it. A sequence 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from forktree.backend.engine.messages import ForwardBatch, SampleRow, TokenInfo
+from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.messages import ForwardBatch, Runner, SampleRow, TokenInfo
 from forktree.backend.engine.request import Phase
 from forktree.backend.engine.request import Sequence as Seq
 from forktree.backend.engine.scheduler import Chunk, StepPlan
@@ -46,6 +48,24 @@ class Flight(NamedTuple):
 
     plan: StepPlan
     logits: Any
+
+
+_DEVICE_FIXED_ROWS = 256.0
+"""Rows up to which a pass of a device costs the time of reading its weights: operations a byte of an H200, bfloat16."""
+_DEVICE_STEP_TOKENS = 4096
+
+
+def config_for(runner: Runner, config: EngineConfig) -> EngineConfig:
+    """The limits for a runner. One that does not wait cannot be timed by its calls, and launches ahead instead of
+    guessing tokens."""
+    if not isinstance(runner, AheadRunner):
+        return config
+    return replace(
+        config,
+        max_draft=0,
+        fixed_rows=_DEVICE_FIXED_ROWS,
+        max_step_tokens=max(config.max_step_tokens, _DEVICE_STEP_TOKENS),
+    )
 
 
 def plan_ahead(drawing: Sequence[Seq], make_room: Callable[[Seq, int], int]) -> tuple[StepPlan, ForwardBatch] | None:

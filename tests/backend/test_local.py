@@ -532,8 +532,10 @@ def test_tokenize_and_detokenize_round_trip(toy):
     [
         ({"model": ""}, "model must be"),
         ({"model": 3}, "model must be"),
-        ({"device": "tpu"}, "device must be one of 'auto', 'cpu', not 'tpu'"),
+        ({"device": "tpu"}, "device must be one of 'auto', 'cpu', 'cuda', not 'tpu'"),
         ({"dtype": "int8"}, "dtype must be one of"),
+        ({"dtype": "bfloat16"}, "dtype must be 'auto' or 'float32' on a CPU, not 'bfloat16'; give device='cuda'"),
+        ({"device": "cuda", "quantize": "q4"}, "quantize must be 'auto' or 'none' on a GPU"),
         ({"quantize": "int3"}, "quantize must be one of"),
         ({"kv_tokens": 0}, "kv_tokens must be"),
         ({"kv_tokens": 10}, "kv_tokens must be at least 64, not 10"),
