@@ -45,7 +45,7 @@ def load_rows(path: Path, limit: int | None = None) -> list[Row]:
         ValueError: a line is no JSON object with a `schema`; the message names the line.
     """
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if limit is not None and len(rows) >= limit:
             break
         if not line.strip():

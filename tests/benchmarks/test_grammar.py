@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,11 @@ def test_a_schema_that_takes_too_long_or_kills_costs_its_process(answers: tuple[
     assert judge.judge(Row("r", {}, (), ())).outcome == outcome
     assert worker.is_stopped
     assert judge._worker is None
+
+
+def test_a_row_ends_at_a_line_feed_and_at_no_other_line_end(tmp_path: Path) -> None:
+    texts = ["a\u2028b", "a\u0085b", "a\x0cb"]
+    file = tmp_path / "rows.jsonl"
+    lines = [json.dumps({"schema": {"const": text}, "valid": [text]}, ensure_ascii=False) for text in texts]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert [row.schema["const"] for row in load_rows(file)] == texts
