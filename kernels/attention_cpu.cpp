@@ -213,14 +213,14 @@ void attend_queries(int64_t n, const float* q, const float* kt, const float* con
             });
 }
 
-// The rows of keys and values that an item reads, in order of position; returns how many.
-int64_t list_slots(const Attention& a, int64_t item, int64_t head, const float** keys, const float** values) {
+// The rows of keys and values that these readers of an item see, in order of position; returns how many.
+int64_t list_slots(const Attention& a, const Readers& readers, int64_t head, const float** keys, const float** values) {
     const AttentionPlan& plan = a.plan;
-    const int64_t stride = a.kv_heads * a.head_dim, unit = plan.item_unit[item];
+    const int64_t stride = a.kv_heads * a.head_dim, unit = plan.item_unit[readers.item];
     int64_t count = 0;
-    for (int32_t e = plan.item_start[item]; e < plan.item_start[item + 1]; e++)
+    for (int32_t e = readers.begin; e < readers.end; e++)
         if (plan.entry_count[e] > count) count = plan.entry_count[e];
-    const int32_t* pages = plan.item_pages + plan.item_page_start[item];
+    const int32_t* pages = plan.item_pages + plan.item_page_start[readers.item];
     for (int64_t t = 0, page = 0; t < count; page++)
         for (int64_t offset = 0; offset < unit && t < count; offset++, t++) {
             const int64_t at = ((int64_t)pages[page] * unit + offset) * stride + head * a.head_dim;
@@ -251,7 +251,7 @@ int64_t scratch_floats(int64_t head_dim, int64_t split) {
     return head_dim * chunks * CHUNK + QUERIES * (head_dim + split) + split * (padded + pointers);
 }
 
-void attend_item(const Attention& a, int64_t item, int64_t head, float* scratch) {
+void attend_item(const Attention& a, const Partials& to, const Readers& readers, int64_t head, float* scratch) {
     const AttentionPlan& plan = a.plan;
     const Shape s{a.q_heads, a.kv_heads, a.head_dim, padded_dim(a.head_dim), plan.split};
     const int64_t group = a.q_heads / a.kv_heads;
@@ -260,11 +260,11 @@ void attend_item(const Attention& a, int64_t item, int64_t head, float* scratch)
     float* kt = reinterpret_cast<float*>(values + s.split);
     float* qs = kt + s.head_dim * ((s.split + CHUNK - 1) / CHUNK * CHUNK);
     float* scores = qs + QUERIES * s.head_dim;
-    const int64_t count = list_slots(a, item, head, keys, values);
+    const int64_t count = list_slots(a, readers, head, keys, values);
     transpose_keys(keys, values, count, s, kt);
     if (s.padded_dim != s.head_dim) pad_values(values, count, s, scores + QUERIES * s.split);
-    const int32_t first = plan.item_start[item];
-    const int64_t queries = (plan.item_start[item + 1] - first) * group;
+    const int32_t first = readers.begin;
+    const int64_t queries = (readers.end - first) * group;
     for (int64_t begin = 0; begin < queries; begin += QUERIES) {
         const int64_t n = at_most(queries - begin, QUERIES);
         int32_t counts[QUERIES];
@@ -276,34 +276,34 @@ void attend_item(const Attention& a, int64_t item, int64_t head, float* scratch)
             const int64_t q_head = head * group + (begin + j) % group;
             const float* from = a.q + (plan.entry_row[e] * s.q_heads + q_head) * s.head_dim;
             counts[j] = plan.entry_count[e];
-            at[j] = plan.entry_pair[e] * s.q_heads + q_head;
-            out[j] = a.partial + at[j] * s.padded_dim;
+            at[j] = to.at(plan.entry_pair[e], q_head);
+            out[j] = to.partial + at[j] * s.padded_dim;
             for (int64_t d = 0; d < s.head_dim; d++) qs[j * s.head_dim + d] = from[d] * a.scale;
         }
         attend_queries(n, qs, kt, values, s, counts, scores, out, ms);
         for (int64_t j = 0; j < n; j++) {
-            a.stats[2 * at[j]] = ms[j].max;
-            a.stats[2 * at[j] + 1] = ms[j].sum;
+            to.stats[2 * at[j]] = ms[j].max;
+            to.stats[2 * at[j] + 1] = ms[j].sum;
         }
     }
 }
 
 // A row's partials lie together, in order of their splits.
-void merge_head(const Attention& a, int64_t row, int64_t head, float* scratch, float* out) {
+void merge_head(const Attention& a, const Partials& from, int64_t row, int64_t head, float* scratch, float* out) {
     const int64_t padded = padded_dim(a.head_dim);
     const int32_t begin = a.plan.row_pair_start[row], end = a.plan.row_pair_start[row + 1];
     float max = -INFINITY, sum = 0.0f;
     for (int32_t p = begin; p < end; p++) {
-        const float m = a.stats[2 * (p * a.q_heads + head)];
+        const float m = from.stats[2 * from.at(p, head)];
         max = m > max ? m : max;
     }
     std::memset(scratch, 0, padded * sizeof(float));
     for (int32_t p = begin; p < end; p++) {
-        const int64_t at = p * a.q_heads + head;
-        const float factor = vexp(splat(a.stats[2 * at] - max))[0];
-        sum = std::fma(factor, a.stats[2 * at + 1], sum);
+        const int64_t at = from.at(p, head);
+        const float factor = vexp(splat(from.stats[2 * at] - max))[0];
+        sum = std::fma(factor, from.stats[2 * at + 1], sum);
         for (int64_t d = 0; d < padded; d += LANES)
-            store(scratch + d, factor * load(a.partial + at * padded + d) + load(scratch + d));
+            store(scratch + d, factor * load(from.partial + at * padded + d) + load(scratch + d));
     }
     for (int64_t d = 0; d < padded; d += LANES) store_first(out + d, load(scratch + d) / sum, a.head_dim - d);
 }
@@ -314,15 +314,17 @@ extern "C" {
 
 void ft_attend(const Attention* a, float* out, int32_t threads) {
     const int64_t heads = a->q_heads;
+    const Partials all{a->partial, a->stats, 0, 0, heads};
 #pragma omp parallel num_threads(threads)
     {
         Scratch scratch(attention::scratch_floats(a->head_dim, a->plan.split));
 #pragma omp for schedule(dynamic, 1)
         for (int64_t work = 0; work < a->plan.items * a->kv_heads; work++)
-            attention::attend_item(*a, work / a->kv_heads, work % a->kv_heads, scratch.data);
+            attention::attend_item(*a, all, attention::readers_of(a->plan, work / a->kv_heads), work % a->kv_heads,
+                                   scratch.data);
 #pragma omp for schedule(static)
         for (int64_t work = 0; work < a->plan.rows * heads; work++)
-            attention::merge_head(*a, work / heads, work % heads, scratch.data, out + work * a->head_dim);
+            attention::merge_head(*a, all, work / heads, work % heads, scratch.data, out + work * a->head_dim);
     }
 }
 

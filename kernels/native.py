@@ -34,7 +34,7 @@ _log = logging.getLogger("forktree.kernels")
 _SOURCES = ("attention_cpu.cpp", "layer_cpu.cpp", "gemm_cpu.cpp", "gemm_pack.cpp", "step_cpu.cpp")
 _HEADERS = ("simd.h", "gemm.h", "attention.h", "layer.h", "team.h")
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=c++17", "-fPIC", "-fno-math-errno")
-_ABI = 5
+_ABI = 6
 _BUILD_TIMEOUT_S = 120.0
 _NAME = "kernels.so"
 
@@ -52,7 +52,7 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "ft_step": (_P, _P, _P),
     "ft_team_new": (_N,),
     "ft_team_free": (_P,),
-    "ft_step_floats": (_P, *[_I] * 4, _N),
+    "ft_step_floats": (_P, *[_I] * 5, _N),
 }
 _RESULTS = {"ft_team_new": _P, "ft_gemm_bytes": _I, "ft_gemm_pack": _I, "ft_step_floats": _I}
 

@@ -27,6 +27,10 @@ from forktree.kernels.native import Native
 from forktree.kernels.rotary import HeadNorms, RotaryTable
 
 
+_ROW_BLOCK = 32
+"""Rows whose attention may be one piece of work (ROW_BLOCK of step_cpu.cpp)."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepLinear:
     """A linear layer over panels; bias [out] float32."""
@@ -171,6 +175,7 @@ class NativeStep:
             plan=native_plan(plan),
             rows=tokens,
             pairs=plan.num_pairs,
+            most_pairs=_most_pairs(plan),
             num_logits=len(logit_rows),
             layer_floats=k_pool.stride(0),
         )
@@ -199,12 +204,25 @@ class NativeStep:
     def _memory_for(self, plan: AttentionPlan, num_logits: int) -> int:
         """The address of enough memory for a step."""
         floats = self._native.library.ft_step_floats(
-            ctypes.byref(self._model), plan.num_rows, plan.num_pairs, num_logits, plan.split, self._native.num_threads
+            ctypes.byref(self._model),
+            plan.num_rows,
+            plan.num_pairs,
+            _most_pairs(plan),
+            num_logits,
+            plan.split,
+            self._native.num_threads,
         )
         if floats > len(self._workspace):
             self._workspace = torch.empty(0)  # the old goes before the new comes
             self._workspace = torch.empty(floats)
         return self._workspace.data_ptr()
+
+
+def _most_pairs(plan: AttentionPlan) -> int:
+    """Partial results of the block of rows that has most of them."""
+    starts = plan.row_pair_start
+    edges = torch.cat([starts[::_ROW_BLOCK], starts[-1:]])
+    return int(edges.diff().max()) if len(edges) > 1 else 0
 
 
 def _check_model(

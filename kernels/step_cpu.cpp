@@ -28,13 +28,24 @@ struct StepInput {
     const int64_t *ids, *positions, *slots, *logit_rows;
     float *k_pages, *v_pages, *logits, *workspace;
     AttentionPlan plan;
-    int64_t rows, pairs, num_logits, layer_floats;  // layer_floats: from one layer's pages to the next one's
+    int64_t rows, pairs, most_pairs, num_logits;  // most_pairs: of a block of rows
+    int64_t layer_floats;                         // from one layer's pages to the next one's
 };
 
 namespace {
 
 constexpr int64_t CHUNK = 120;         // rows whose activations stay in the second-level cache
 constexpr int64_t PANELS_PER_BLOCK = BLOCK_SIZE / LANES;
+constexpr int64_t ROW_BLOCK = 32;     // rows whose attention may be one piece of work (also in step.py)
+constexpr int64_t PIECES = 8;          // for each thread, at least: fewer do not even out
+
+int64_t num_row_blocks(int64_t rows) { return (rows + ROW_BLOCK - 1) / ROW_BLOCK; }
+
+// Whether a block of rows and a head of keys is one piece of work from its keys to its merged results: the partial
+// results then stay in the second-level cache. It takes many rows to have a piece for everybody.
+bool is_by_blocks(const StepModel& m, int64_t rows, int32_t threads) {
+    return num_row_blocks(rows) * m.kv_heads >= PIECES * threads;
+}
 
 // Lays arrays one behind another; with no memory it only counts.
 class Arena {
@@ -53,11 +64,11 @@ class Arena {
 };
 
 struct Workspace {
-    float *stream, *delta, *qkv, *q, *partial, *stats, *narrow, *wide, *scratch;
-    int64_t scratch_floats, floats;
+    float *stream, *delta, *qkv, *q, *partial, *narrow, *wide, *scratch;
+    int64_t scratch_floats, block_floats, floats;
 
-    Workspace(const StepModel& m, int64_t rows, int64_t pairs, int64_t num_logits, int64_t split, int32_t threads,
-              float* memory) {
+    Workspace(const StepModel& m, int64_t rows, int64_t pairs, int64_t most_pairs, int64_t num_logits, int64_t split,
+              int32_t threads, float* memory) {
         Arena arena(memory);
         const int64_t heads = m.q_heads * m.head_dim, widest = heads > m.hidden ? heads : m.hidden;
         const int64_t most = rows > num_logits ? rows : num_logits;
@@ -66,8 +77,9 @@ struct Workspace {
         delta = arena.take(rows * m.hidden);
         qkv = arena.take(rows * (heads + 2 * m.kv_heads * m.head_dim));
         q = arena.take(rows * heads);
-        partial = arena.take(pairs * m.q_heads * attention::padded_dim(m.head_dim));
-        stats = arena.take(pairs * m.q_heads * 2);
+        const int64_t each = m.q_heads * (attention::padded_dim(m.head_dim) + 2);
+        block_floats = (most_pairs * each / m.kv_heads + LANES - 1) / LANES * LANES;
+        partial = arena.take(is_by_blocks(m, rows, threads) ? block_floats * threads : pairs * each);
         narrow = arena.take(quantized(most, widest));
         wide = arena.take(quantized(rows, m.inner));
         const int64_t attend = attention::scratch_floats(m.head_dim, split), join = widest + m.hidden + m.head_dim + LANES;
@@ -82,13 +94,15 @@ struct Workspace {
 
 class Step final : public Job {
   public:
-    Step(const StepModel& model, const StepInput& input, const Workspace& space)
+    Step(const StepModel& model, const StepInput& input, const Workspace& space, int32_t threads)
         : m_(model),
           layers_(model.layers, model.layers + model.num_layers),
           in_(input),
           w_(space),
-          attention_{space.q,       nullptr,        nullptr,        space.partial, space.stats, input.plan,
-                     model.q_heads, model.kv_heads, model.head_dim, model.scale} {}
+          attention_{space.q,       nullptr,        nullptr,        nullptr, nullptr, input.plan,
+                     model.q_heads, model.kv_heads, model.head_dim, model.scale} {
+        if (is_by_blocks(model, input.rows, threads)) list_readers();
+    }
 
     void run(Member& team, int32_t thread) const override {
         float* scratch = w_.scratch + thread * w_.scratch_floats;
@@ -96,7 +110,7 @@ class Step final : public Job {
             const StepLayer& layer = layers_[i];
             normalize(team, layer.attention_norm, layer.qkv, i == 0, scratch);
             multiply(team, layer.qkv, w_.narrow, in_.rows, w_.qkv);
-            attend(team, layer, i, scratch);
+            attend(team, layer, i, thread, scratch);
             multiply(team, layer.output, w_.narrow, in_.rows, w_.delta);
             normalize(team, layer.mlp_norm, layer.gate_up, false, scratch);
             gate(team, layer, scratch);
@@ -111,6 +125,25 @@ class Step final : public Job {
     const StepInput in_;
     const Workspace w_;
     const Attention attention_;
+    std::vector<Readers> readers_;       // who reads what, by blocks of rows, where `is_by_blocks`
+    std::vector<int32_t> block_start_;  // [blocks + 1]
+
+    void list_readers() {
+        const AttentionPlan& plan = in_.plan;
+        std::vector<std::vector<Readers>> blocks(num_row_blocks(in_.rows));
+        for (int64_t item = 0; item < plan.items; item++)
+            for (int32_t begin = plan.item_start[item], end; begin < plan.item_start[item + 1]; begin = end) {
+                const int64_t block = plan.entry_row[begin] / ROW_BLOCK;
+                for (end = begin + 1; end < plan.item_start[item + 1]; end++)
+                    if (plan.entry_row[end] / ROW_BLOCK != block) break;
+                blocks[block].push_back({item, begin, end});
+            }
+        for (const auto& block : blocks) {
+            block_start_.push_back((int32_t)readers_.size());
+            readers_.insert(readers_.end(), block.begin(), block.end());
+        }
+        block_start_.push_back((int32_t)readers_.size());
+    }
 
     // stream += delta (or the embedding), then its norm as activations of the next layer.
     void normalize(Member& team, const float* weight, const Linear& next, bool is_first, float* scratch) const {
@@ -143,7 +176,7 @@ class Step final : public Job {
     }
 
     // New keys and values to their slots, then every query over what it sees, as activations of the output layer.
-    void attend(Member& team, const StepLayer& layer, int64_t index, float* scratch) const {
+    void attend(Member& team, const StepLayer& layer, int64_t index, int32_t thread, float* scratch) const {
         Attention a = attention_;
         float *k_pages = in_.k_pages + index * in_.layer_floats, *v_pages = in_.v_pages + index * in_.layer_floats;
         a.k_pages = k_pages;
@@ -154,13 +187,36 @@ class Step final : public Job {
         team.share(in_.rows, 1, [&](int64_t row, int64_t) {
             layer::rotate_and_write(rotary, row, w_.qkv + row * width, w_.q + row * heads, k_pages, v_pages, scratch);
         });
+        if (!block_start_.empty()) return attend_blocks(team, layer, a, thread, scratch);
+        const int64_t padded = attention::padded_dim(m_.head_dim);
+        const Partials all{w_.partial, w_.partial + in_.pairs * m_.q_heads * padded, 0, 0, m_.q_heads};
         team.share(a.plan.items * m_.kv_heads, 1, [&](int64_t work, int64_t) {
-            attention::attend_item(a, work / m_.kv_heads, work % m_.kv_heads, scratch);
+            attention::attend_item(a, all, attention::readers_of(a.plan, work / m_.kv_heads), work % m_.kv_heads, scratch);
         });
         team.share(in_.rows, 1, [&](int64_t row, int64_t) {
-            float* out = scratch + attention::padded_dim(m_.head_dim);
-            for (int64_t h = 0; h < m_.q_heads; h++) attention::merge_head(a, row, h, scratch, out + h * m_.head_dim);
+            float* out = scratch + padded;
+            for (int64_t h = 0; h < m_.q_heads; h++)
+                attention::merge_head(a, all, row, h, scratch, out + h * m_.head_dim);
             gemm::quantize_row(out, row, in_.rows, layer.output.blocks, layer.output.inputs, w_.narrow);
+        });
+    }
+
+    // The same, a block of rows and a head of keys at a time. Its results take the place of its queries.
+    void attend_blocks(Member& team, const StepLayer& layer, const Attention& a, int32_t thread, float* scratch) const {
+        const int64_t group = m_.q_heads / m_.kv_heads, heads = m_.q_heads * m_.head_dim;
+        float* partial = w_.partial + thread * w_.block_floats;
+        float* stats = partial + in_.most_pairs * group * attention::padded_dim(m_.head_dim);
+        team.share((int64_t)(block_start_.size() - 1) * m_.kv_heads, 1, [&](int64_t work, int64_t) {
+            const int64_t block = work / m_.kv_heads, head = work % m_.kv_heads, first = block * ROW_BLOCK;
+            const Partials here{partial, stats, a.plan.row_pair_start[first], head * group, group};
+            for (int32_t i = block_start_[block]; i < block_start_[block + 1]; i++)
+                attention::attend_item(a, here, readers_[i], head, scratch);
+            for (int64_t row = first; row < first + ROW_BLOCK && row < in_.rows; row++)
+                for (int64_t h = head * group; h < (head + 1) * group; h++)
+                    attention::merge_head(a, here, row, h, scratch, w_.q + row * heads + h * m_.head_dim);
+        });
+        team.share(in_.rows, 1, [&](int64_t row, int64_t) {
+            gemm::quantize_row(w_.q + row * heads, row, in_.rows, layer.output.blocks, layer.output.inputs, w_.narrow);
         });
     }
 
@@ -205,9 +261,9 @@ class Step final : public Job {
 
 extern "C" {
 
-int64_t ft_step_floats(const StepModel* model, int64_t rows, int64_t pairs, int64_t num_logits, int64_t split,
-                       int32_t threads) {
-    return Workspace(*model, rows, pairs, num_logits, split, threads, nullptr).floats;
+int64_t ft_step_floats(const StepModel* model, int64_t rows, int64_t pairs, int64_t most_pairs, int64_t num_logits,
+                       int64_t split, int32_t threads) {
+    return Workspace(*model, rows, pairs, most_pairs, num_logits, split, threads, nullptr).floats;
 }
 
 // A team is made once and lives as long as its owner wants; one step at a time.
@@ -215,9 +271,9 @@ Team* ft_team_new(int32_t threads) { return new Team(threads); }
 void ft_team_free(Team* team) { delete team; }
 
 void ft_step(const StepModel* model, const StepInput* input, Team* team) {
-    const Workspace space(*model, input->rows, input->pairs, input->num_logits, input->plan.split, team->size(),
-                          input->workspace);
-    team->run(std::make_shared<Step>(*model, *input, space));
+    const Workspace space(*model, input->rows, input->pairs, input->most_pairs, input->num_logits, input->plan.split,
+                          team->size(), input->workspace);
+    team->run(std::make_shared<Step>(*model, *input, space, team->size()));
 }
 
 }  // extern "C"

@@ -69,5 +69,5 @@ class StepInput(ctypes.Structure):
         *((name, _P) for name in ("ids", "positions", "slots", "logit_rows")),
         *((name, _P) for name in ("k_pages", "v_pages", "logits", "workspace")),
         ("plan", AttentionPlan),
-        *((name, _I) for name in ("rows", "pairs", "num_logits", "layer_floats")),
+        *((name, _I) for name in ("rows", "pairs", "most_pairs", "num_logits", "layer_floats")),
     ]

@@ -99,6 +99,22 @@ def test_every_family_has_the_bits_of_its_single_operations(
         assert fused.isfinite().all()
 
 
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_many_rows_are_attended_block_by_block_with_the_same_bits(tmp_path: Path, num_threads: int) -> None:
+    runner = load(write_block_model(tmp_path), num_threads=num_threads)
+    poison(runner)
+    both_ways(runner, batch_of([(0, 290, 0), (0, 5, 100)]))
+    shared = [(5, 1, 100), (5, 1, 100)]  # two rows write the same slot alike, and read together what lies before
+    batch = batch_of([*shared, (0, 290, 20), (5, 7, 100), (10, 280, 0)])  # blocks of 32 rows begin amid splits
+    blocks = -(-len(batch.ids) // 32) * runner.config.kv_heads
+    assert blocks >= 8 * num_threads  # PIECES of step_cpu.cpp
+    fused, plain = both_ways(runner, batch)
+    assert torch.equal(fused, plain)
+    assert fused.isfinite().all()
+    few, _ = both_ways(runner, batch_of([(10, 20, 0)]))  # too few rows for blocks
+    assert torch.equal(few, fused[299:319])
+
+
 def test_auto_is_as_near_to_transformers_as_float32_is(tmp_path: Path) -> None:
     folder = write_block_model(tmp_path)
     oracle = oracle_logits(folder, IDS)
