@@ -26,7 +26,6 @@ from forktree.kernels.gemm_weights import BLOCK_SIZE, Panels
 from forktree.kernels.native import Native
 from forktree.kernels.rotary import HeadNorms, RotaryTable
 
-
 _ROW_BLOCK = 32
 """Rows whose attention may be one piece of work (ROW_BLOCK of step_cpu.cpp)."""
 
