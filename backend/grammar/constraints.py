@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from forktree.backend.grammar.masks import Masks
     from forktree.backend.grammar.matcher import Matcher
 
-MAX_TERMS = 2_000_000
+MAX_TERMS = 500_000  # some 0.3 GB; keys that no schema names add some 150 terms each
 
 
 class Constraint(ABC):

@@ -120,6 +120,10 @@ class Document:
         base = self._bases.get(pointer, place.base)
         return Place(pointer, schema, base, place.scope if base == place.base else self._entered(place.scope, base))
 
+    def each(self, place: Place, keyword: str) -> list[Place]:
+        """The subschemas of a keyword that lists them."""
+        return [self.child(place, keyword, at) for at in range(len(place.schema[keyword]))]
+
     def children(self, place: Place) -> list[Place]:
         """The subschemas that the keywords of a schema hold."""
         schema = place.schema
