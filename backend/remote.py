@@ -98,6 +98,8 @@ class Remote(NetworkBackend):
             told = self._client.told(request.branch)
         except UnsupportedError:
             return False
+        if told.tools:
+            return False  # tools that may not be called are not described there
         is_said = not told.begun if told.plain is None else not request.heal
         return is_said and (request.constraint is None or type(request.constraint).__name__ in _SIMPLE)
 

@@ -131,6 +131,11 @@ def _option_score(
         return OptionScore((), (), () if is_unconditional else None)
     logprobs = _behind(given[0], num_characters)
     alone = None if bare is None else _behind(bare[0], 0)
+    if alone == ():
+        raise UnsupportedError(
+            "the service tells no log-probability of a text's first token, which is all of an option here; use another "
+            'method than "unconditional_likelihood_normalized"'
+        )
     return OptionScore((NO_ID,) * len(logprobs), logprobs, alone)
 
 
