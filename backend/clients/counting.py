@@ -37,13 +37,16 @@ def counter_of(tokenizer: Any, model: str = "") -> Counter:
     """The counter that a backend's `tokenizer=` asks for.
 
     Args:
-        tokenizer: None, a model's folder, something with `encode`, or a function from text to ids.
-        model: OpenAI's name of it, whose tables `tiktoken` has, where that is installed.
+        tokenizer: None, a model's folder, something with `encode`, a function from text to ids, or "tiktoken", which
+            fetches OpenAI's tables when it has them not.
+        model: OpenAI's name of it, for tiktoken.
     Raises:
         BackendError: it is none of these.
     """
     if tokenizer is None:
-        return _by_tiktoken(model) or Counter(estimate, False)
+        return Counter(estimate, False)
+    if tokenizer == "tiktoken":
+        return Counter(_by_tiktoken(model), True)
     if isinstance(tokenizer, str | Path):
         return Counter(_by_folder(Path(tokenizer)), True)
     encode = getattr(tokenizer, "encode", tokenizer)
@@ -66,11 +69,13 @@ def _by_folder(folder: Path) -> Callable[[str], int]:
 
 
 @lru_cache(8)
-def _by_tiktoken(model: str) -> Counter | None:
+def _by_tiktoken(model: str) -> Callable[[str], int]:
     try:
         import tiktoken
-
+    except ImportError as error:
+        raise BackendError('tokenizer="tiktoken" needs it: pip install tiktoken') from error
+    try:
         encoding = tiktoken.encoding_for_model(model)
-    except Exception:  # not installed, no table for this model, or none fetched: an estimate will do
-        return None
-    return Counter(lambda text: len(encoding.encode(text, disallowed_special=())), True)
+    except Exception as error:  # it knows no such model, or could not fetch the table
+        raise BackendError(f"tiktoken has no table for {model!r}: {error}; give another tokenizer=") from error
+    return lambda text: len(encoding.encode(text, disallowed_special=()))

@@ -34,7 +34,8 @@ class Options(TypedDict, total=False):
         max_connections: most connections at once (64).
         truncate: "error", "oldest" or "middle": what becomes of a prompt that is too long.
         context_limit: tokens of a prompt and its answer; where it is not given, what the service says.
-        tokenizer: counts tokens: a model's folder, something with encode(text), or a function from text to ids.
+        tokenizer: counts tokens: a model's folder, something with encode(text), a function from text to ids, or
+            "tiktoken"; an estimate by length without one.
         prices: of a million tokens, {"input": …, "output": …, "cached_input": …} or `ft.Prices`; or a table of them
             by model, of which the longest name that the model's begins with counts.
         reasks: how often an answer that breaks its constraint is asked for again (2).

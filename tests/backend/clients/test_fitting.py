@@ -77,6 +77,10 @@ def test_tokens_are_counted_by_what_was_given(model_dir) -> None:
     assert exact.is_exact
     assert exact.count("Once upon a time") == 4
     assert not counter_of(None, "no-such-model").is_exact
+    with pytest.raises(ft.BackendError, match="tiktoken"):
+        counter_of("tiktoken", "no-such-model")
+    with pytest.raises(ft.BackendError, match="is no folder"):
+        counter_of("/no/such/folder")
     assert estimate("") == 0
     assert estimate("four") == 2
 
