@@ -6,16 +6,11 @@ changes. So that this lesson needs no account, the service here is `forktree ser
     python tutorials/09_services.py
 """
 
-import contextlib
-import os
-import socket
-import subprocess
-import sys
 import tempfile
-import time
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+
+from serving import served
 
 import forktree as ft
 
@@ -24,29 +19,6 @@ import forktree as ft
 # In a terminal of its own: `forktree serve --port 8000`, and FORKTREE_API_KEY=… before it for a key.
 
 KEY = "a-key-of-yours"
-
-
-@contextlib.contextmanager
-def served():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "forktree", "serve", "--port", str(port), "--served-name", "smol"]
-    environment = {**os.environ, "FORKTREE_API_KEY": KEY}
-    server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        while True:  # it loads the model first
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/ready") as answer:
-                if answer.status == 200:
-                    break
-            if server.poll() is not None:
-                raise SystemExit("the server ended at once; run `forktree serve` to see why")
-            time.sleep(0.2)
-        yield url
-    finally:
-        server.terminate()
-        server.wait()
-
 
 # --- Programs -----------------------------------------------------------------------------------------------
 #
@@ -177,5 +149,5 @@ def main(url: str) -> None:
         print([result.replayed for result in results])
 
 
-with served() as address:
+with served(KEY) as address:
     main(address)
