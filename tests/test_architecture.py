@@ -28,7 +28,7 @@ THIRD_PARTY = {
     "kernels": {"torch", "triton", "numpy", "filelock"},
 }
 LAZY_ONLY = {"lang", "runtime"}  # what these import from others, they import when it is first needed
-TORCH_FILES = ("backend/model/", "backend/cache/kv_pool.py", "backend/sampler.py", "kernels/")
+TORCH_FILES = ("backend/model/", "backend/cache/kv_pool.py", "backend/sampler", "kernels/")
 HEAVY = ("torch", "transformers", "numpy", "openai", "anthropic", "ray", "pydantic", "rich", "httpx")
 
 
