@@ -8,14 +8,19 @@ the last two deserves a rerun.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import json
 import os
+import signal
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +166,16 @@ def arguments(description: str) -> argparse.Namespace:
         "--lines", type=Path, help="also add each row to this file as it is measured, as a line of JSON"
     )
     parser.add_argument("--quantize", default="auto", help="precision of the linear layers (default: auto)")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.lines is not None:
+        _end_with_parent()
+    return arguments
+
+
+def _end_with_parent() -> None:
+    """Whoever reads the lines may be killed before it can end this process; then the system does, where it can."""
+    with contextlib.suppress(OSError, AttributeError):  # not on Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def bench_for(engine: str, args: argparse.Namespace) -> Bench:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -87,6 +88,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
 
 
 GHOST = peers.Peer("ghost", "forktree.benchmarks.ghost", "no_such_module", "pip install ghost", ("W1",))
+SLEEP = "import time; time.sleep(600)"
 ECHO = """
 import json, sys, time
 lines = sys.argv[sys.argv.index("--lines") + 1]
@@ -154,6 +156,20 @@ def test_a_peer_that_fails_keeps_its_rows_and_says_what_it_wrote(
 def test_a_peer_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = run_echo(echo(tmp_path, monkeypatch, "time.sleep(600)"), timeout_s=1.0)
     assert outcome.trouble.startswith("echo was ended after 1 s")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system must tell of a parent's death")
+def test_a_peer_ends_with_whoever_reads_its_lines(tmp_path: Path) -> None:
+    """The script's parent is killed; what waits for the script to end sees its pipe close."""
+    script = f"from forktree.benchmarks import harness\nharness.arguments('x')\nprint('up', flush=True)\n{SLEEP}"
+    (tmp_path / "peer.py").write_text(script)
+    child = [sys.executable, str(tmp_path / "peer.py"), "--lines", str(tmp_path / "lines")]
+    parent = f"import subprocess, sys\nsubprocess.Popen({child!r})\n{SLEEP}"
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.kill()
+        assert process.stdout.read() == ""  # the script held the pipe too: it has ended
 
 
 def test_a_peer_without_the_workload_is_not_started() -> None:
