@@ -45,12 +45,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error, and whether the same request may fare better later."""
+    """An error, and whether the same request may fare better later; `cap_s`: after how long at most it is tried."""
 
     error: BackendError
     is_passing: bool = False
     retry_after: float | None = None
+    cap_s: float | None = None
 
+
+_REFUSED_S = 2.0
 
 _OVERFLOW = re.compile(
     r"context_length_exceeded|exceed_context_size|maximum context length|context (?:length|size|window)"
@@ -111,7 +114,7 @@ def fault_of_transport(place: Place, error: Exception, timeout_s: float) -> Faul
         return Fault(TimeoutError(text))  # it may be at work, and bill what it does: not made again
     if isinstance(error, httpx.ConnectError):
         text = f"nothing answers at {place.url} ({error}); is base_url right, and the server running?"
-        return Fault(ServerError(text), True)
+        return Fault(ServerError(text), True, cap_s=_REFUSED_S)  # trying costs nobody anything
     if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
         return Fault(BackendError(f"base_url {place.url!r} is no address: {error}; write https://HOST/v1"))
     if isinstance(error, httpx.TransportError):

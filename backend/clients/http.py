@@ -167,7 +167,7 @@ class Transport:
 
     async def _wait(self, fault: Fault, attempt: int) -> None:
         """Until the request may be made again. Raises the fault's error where it may not."""
-        delay = self._retry.delay(attempt, fault.retry_after) if fault.is_passing else None
+        delay = self._retry.delay(attempt, fault.retry_after, cap_s=fault.cap_s) if fault.is_passing else None
         if delay is None:
             if attempt:
                 fault.error.add_note(f"tried {attempt + 1} times")

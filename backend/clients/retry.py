@@ -32,16 +32,23 @@ class Retry:
     cap_s: float = 20.0
     patience_s: float = 120.0
 
-    def delay(self, attempt: int, retry_after: float | None, draw: Callable[[], float] = random.random) -> float | None:
+    def delay(
+        self,
+        attempt: int,
+        retry_after: float | None,
+        draw: Callable[[], float] = random.random,
+        cap_s: float | None = None,
+    ) -> float | None:
         """Seconds to wait after failed attempt number `attempt` (from 0); None is to give up.
 
         Args:
             retry_after: the wait that the service asked for, if it did.
             draw: a number in [0, 1).
+            cap_s: of this wait, in the place of the usual one.
         """
         if attempt >= self.attempts or (retry_after is not None and retry_after > self.patience_s):
             return None
-        backoff = min(self.cap_s, self.base_s * 2**attempt)
+        backoff = min(self.cap_s if cap_s is None else cap_s, self.base_s * float(2**attempt))
         if retry_after is not None:
             return retry_after + min(1.0, 0.1 * retry_after) * draw()
         return backoff * (0.5 + 0.5 * draw())

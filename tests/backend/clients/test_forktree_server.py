@@ -221,14 +221,19 @@ def test_a_map_outlives_the_kill_of_its_server(model: Path, tmp_path: Path) -> N
     rows = [{"question": f"Question {number}"} for number in range(12)]
     try:
         with ft.Remote(f"http://127.0.0.1:{server.port}", retries=30) as remote:
-            values = []
-            for result in answered.using(backend=remote).imap(rows, concurrency=2, journal=tmp_path / "rows.db"):
-                assert result.ok, result.error
-                values.append(result.value)
+            program, journal = answered.using(backend=remote), tmp_path / "rows.db"
+            first = []
+            for result in program.imap(rows, concurrency=2, journal=journal):
+                first.append(result)
                 if result.index == 4:
                     server.kill()
                     server.start()
-            assert len(values) == 12
+            broken = [result for result in first if not result.ok]  # what streamed when the server died
+            assert len(broken) <= 2
+            assert all(isinstance(result.error, ft.ServerError) for result in broken)
             assert remote.stats().num_retries > 0
+            again = program.map(rows, journal=journal)
+            assert all(result.ok for result in again)
+            assert sum(result.replayed for result in again) == len(rows) - len(broken)
     finally:
         server.kill()
