@@ -128,8 +128,9 @@ def add_segments_kernel(parts, bias, out, num_outputs, size, segments, HAS_BIAS:
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
-def choose_tiles(num_tokens: int) -> Tiles:
-    if num_tokens <= FEW.tokens:
+def choose_tiles(num_tokens: int, dtype: torch.dtype) -> Tiles:
+    """Float32 has no matrix instruction: its larger tiles would spill, and gain nothing."""
+    if num_tokens <= FEW.tokens or dtype == torch.float32:
         return FEW
     return MANY if num_tokens <= MAX_SPLIT_TOKENS else PROMPT
 
@@ -183,7 +184,7 @@ def _launch(
     is_split: bool,
 ) -> None:
     num_tokens, (num_outputs, num_inputs) = x.shape[0], weight.shape
-    tiles = choose_tiles(num_tokens)
+    tiles = choose_tiles(num_tokens, x.dtype)
     grid = (
         triton.cdiv(num_outputs, tiles.outputs) * triton.cdiv(num_tokens, tiles.tokens),
         segments if is_split else 1,
@@ -214,7 +215,8 @@ def aot_specs() -> Iterator[AotSpec]:
     """For each type: few tokens and 64 of them in segments, and a prompt over several segments."""
     for dtype in FLOATS:
         kind, name = POINTER_TYPES[dtype], str(dtype).removeprefix("torch.")
-        for what, tiles, is_split in (("few", FEW, True), ("64", MANY, True), ("prompt", PROMPT, False)):
+        for what, num_tokens, is_split in (("few", 1, True), ("64", 64, True), ("prompt", 65, False)):
+            tiles = choose_tiles(num_tokens, dtype)
             yield AotSpec(
                 name=f"multiply {name} {what}",
                 kernel=multiply_kernel,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from engine_fakes import Driver
 
 pytest.importorskip("triton", reason="triton is not installed here")
 
@@ -149,3 +150,35 @@ def test_a_machine_without_a_device_says_so() -> None:
         find_device("cuda")
     with pytest.raises(ValueError, match="dtype must be one of auto, bfloat16, float16, float32, not 'int4'"):
         load_device_runner("nowhere", dtype="int4", vocab_size=1)
+
+
+@needs_interpreter
+def test_a_sequence_has_the_same_bits_alone_together_and_in_chunks(plain: DeviceRunner) -> None:
+    """Warm equals cold: rows of products, splits of attention and norms do not know what is beside them."""
+    prompt, table = list(range(3, 21)), [1, 2, 3, 4, 5]
+    alone = plain.forward(_batch(prompt, 0, table)).clone()
+    other = [40, 41]
+    together = ForwardBatch(
+        [*other, *prompt],
+        [*range(len(other)), *range(len(prompt))],
+        [0] * len(other) + [1] * len(prompt),
+        [[7], [12, 13, 14, 15, 0]],
+        [len(other) + len(prompt) - 1],
+    )
+    assert torch.equal(plain.forward(together), alone)
+    plain.forward(_batch(prompt[:1], 0, table))
+    plain.forward(_batch(prompt[1:17], 1, table))
+    assert torch.equal(plain.forward(_batch(prompt[17:], 17, table)), alone)
+
+
+@needs_interpreter
+def test_the_engine_writes_the_same_tokens_over_either_runner(graphs: DeviceRunner, native: ModelRunner) -> None:
+    answers = []
+    for runner in (graphs, native):
+        one = Driver(runner, max_draft=0, max_step_tokens=64, fixed_rows=8.0)
+        params = SamplerParams(temperature=0.9, seed=4)
+        listeners = [one.submit([5, 6, 7], max_tokens=3), one.submit([5, 9], max_tokens=2, params=params)]
+        while one.core.step():
+            one.core.check()
+        answers.append([listener.finished.ids for listener in listeners])
+    assert answers[0] == answers[1]
