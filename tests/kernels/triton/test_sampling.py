@@ -54,7 +54,7 @@ def _logits(seed: int, rows: int = 4) -> torch.Tensor:
     return logits
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_the_same_token_as_on_a_cpu_whatever_is_asked(data: st.DataObject) -> None:
     draw = data.draw
