@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from forktree.backend.cache.pages import PageAllocator
 from forktree.backend.cache.prefix import count_common
@@ -74,14 +74,26 @@ class Prefix(NamedTuple):
     partial: PartialPage | None
 
 
+class Lower(Protocol):
+    """What takes over the pages that leave the tree."""
+
+    def keep(self, namespace: str, ids: list[int], first_page: int, pages: list[int]) -> None:
+        """Copy what may be worth it of full pages, from index `first_page` of the sequence `ids` on; never raises.
+
+        The pages are free for others as soon as this returns.
+        """
+        ...
+
+
 class RadixCache:
     """Owner of every cached page. Not thread-safe: the engine's thread owns it."""
 
-    def __init__(self, allocator: PageAllocator, page_size: int) -> None:
+    def __init__(self, allocator: PageAllocator, page_size: int, lower: Lower | None = None) -> None:
         if page_size < 1:
             raise ValueError(f"page_size must be at least 1, not {page_size}")
         self.page_size = page_size
         self._allocator = allocator
+        self._lower = lower
         self._roots: dict[str, Node] = {}
         self._clock = 0
         self._num_nodes = 0
@@ -162,7 +174,7 @@ class RadixCache:
         """Free unlocked pages, least recently used leaves first, until `num_pages` are freed or none is left.
 
         Returns how many were freed; whole leaves go, so it may be more. Every page that leaves the tree
-        leaves through `_drop`: the place where a lower tier would take it over.
+        leaves through `_drop`, where a lower tier may take it over.
         """
         num_freed = 0
         while num_freed < num_pages and self._heap:
@@ -170,6 +182,22 @@ class RadixCache:
             if self._is_current(entry):
                 num_freed += self._drop(entry[2])
         return num_freed
+
+    def forget(self) -> int:
+        """Free every unlocked page, without a copy in a lower tier; returns how many."""
+        lower, self._lower = self._lower, None
+        try:
+            return self.evict(self._allocator.num_pages)
+        finally:
+            self._lower = lower
+
+    def keep_all(self) -> None:
+        """Have the lower tier keep what the tree holds; the tree keeps it too."""
+        todo = list(self._roots.values())
+        while todo:
+            node = todo.pop()
+            self._keep(node)
+            todo.extend(node.children.values())
 
     # --- walking -------------------------------------------------------------------------------------------
 
@@ -244,6 +272,7 @@ class RadixCache:
         """Take an unlocked leaf out of the tree; returns how many pages were freed."""
         parent = leaf.parent
         assert parent is not None
+        self._keep(leaf)
         del parent.children[leaf.tokens[0]]
         leaf.last_used = _DEAD
         self._num_nodes -= 1
@@ -256,6 +285,21 @@ class RadixCache:
         self._offer(parent)
         self._forget_empty(parent)
         return len(pages)
+
+    def _keep(self, node: Node) -> None:
+        """Offer a node's full pages to the lower tier."""
+        first = node.start // self.page_size
+        full = node.pages[: node.end // self.page_size - first]
+        if self._lower is None or not full:
+            return
+        runs: list[list[int]] = []
+        walk = node
+        while walk.parent is not None:
+            runs.append(walk.tokens)
+            walk = walk.parent
+        ids = [token for run in reversed(runs) for token in run]
+        namespace = next(name for name, root in self._roots.items() if root is walk)
+        self._lower.keep(namespace, ids, first, full)
 
     def _disown(self, node: Node, pages: list[int]) -> None:
         self._num_pages -= len(pages)

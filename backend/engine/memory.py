@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from forktree.backend.cache.pages import PageAllocator
 from forktree.backend.cache.radix import PartialPage, Prefix, RadixCache
+from forktree.backend.cache.tiers import Tiers
 from forktree.backend.engine.request import Sequence
 
 
@@ -46,7 +47,8 @@ class KVMemory:
         [computed, len(pages))     the sequence's, not written yet or scratch             freed
     """
 
-    def __init__(self, allocator: PageAllocator, tree: RadixCache) -> None:
+    def __init__(self, allocator: PageAllocator, tree: RadixCache, tiers: Tiers | None = None) -> None:
+        self.tiers = tiers
         self.allocator = allocator
         self.tree = tree
         self.page_size = tree.page_size
@@ -68,8 +70,11 @@ class KVMemory:
     def admit(self, seq: Sequence, donor: Donor | None, num_reserved: int) -> Admission | None:
         """Give a waiting sequence its cached prefix and pages for all its known tokens.
 
-        `num_reserved` pages must stay available besides. Returns None, and changes nothing, if they would not.
+        `num_reserved` pages must stay available besides. Returns None, and changes nothing, if they would not, or
+        while others run and its prefix is still on its way up from a lower tier.
         """
+        if self.tiers is not None and not self.tiers.is_up(seq.id, can_wait=self.num_used == 0):
+            return None
         prefix = self.tree.acquire(seq.request.namespace, seq.ids, seq.cacheable)
         num_new = self._pages_for(len(seq.ids)) - len(prefix.pages)
         fresh = self._take(num_new) if self.num_available >= num_new + num_reserved else None
@@ -79,12 +84,30 @@ class KVMemory:
         seq.lock, seq.num_shared = prefix.node, len(prefix.pages)
         seq.pages = prefix.pages + fresh
         seq.num_computed = seq.num_shared * self.page_size
+        if self._bring_up(seq, fresh):
+            return Admission(None)
         source = _better(prefix, donor)
         if source is None:
             return Admission(None)
         seq.num_computed += source.num_tokens
         target = fresh[0]  # it may be the source itself, evicted a moment ago: then there is nothing to copy
         return Admission(None if source.page == target else PageCopy(source.page, target, source.num_tokens))
+
+    def look_ahead(self, seq: Sequence) -> None:
+        """Have a waiting sequence's prefix read from the disk before its turn comes."""
+        if self.tiers is not None:
+            num_tokens = self.count_cached(seq, seq.cacheable)
+            self.tiers.fetch(seq.id, seq.request.namespace, seq.ids, num_tokens // self.page_size, seq.cacheable)
+
+    def _bring_up(self, seq: Sequence, fresh: list[int]) -> bool:
+        """Fill the sequence's first pages from a lower tier, and give them to the tree; False if it has none."""
+        if self.tiers is None:
+            return False
+        num_pages = self.tiers.fill(seq.id, seq.request.namespace, seq.ids, seq.num_shared, seq.cacheable, fresh)
+        seq.num_computed += num_pages * self.page_size
+        if num_pages:
+            self.share(seq)
+        return num_pages > 0
 
     def grow(self, seq: Sequence) -> bool:
         """Make room for every known token; False, and no change, if no page can be had."""
@@ -138,8 +161,16 @@ class KVMemory:
         self._forget(seq)
 
     def flush(self) -> int:
-        """Forget every cached page that no running sequence uses; returns how many."""
-        return self.tree.evict(self.allocator.num_pages)
+        """Forget every cached page that no running sequence uses, in host memory too; returns how many of the pool."""
+        if self.tiers is not None:
+            self.tiers.forget()
+        return self.tree.forget()
+
+    def close(self) -> None:
+        """Keep on the disk what the tree holds, where there is one; waits for it a bounded time."""
+        if self.tiers is not None:
+            self.tree.keep_all()
+            self.tiers.close()
 
     def check(self, running: Iterable[Sequence]) -> None:
         """Assert that every page has one owner and every lock a holder. For tests and debugging."""

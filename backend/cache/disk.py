@@ -1,0 +1,159 @@
+"""Pages of keys and values in a folder that outlives the process and that several processes may share.
+
+One file a page: `<folder>/<fingerprint>/<two digits>/<address>.kv`, where the fingerprint stands for all that decides
+the bytes besides the tokens (model, precision, page size, machine). A file is
+
+    magic (8 bytes)   fingerprint (32)   address (16)   sha256 of the page (32)   the page
+
+It is written beside its place, synchronised and renamed, so that a reader finds it whole or not at all; what is found
+all the same to be torn, altered or of something else is removed with a warning and never used. Files are readable by
+their owner alone: keys and values tell what was in a prompt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_log = logging.getLogger("forktree.cache")
+
+_MAGIC = b"FTKVPG01"
+_HEAD_BYTES = len(_MAGIC) + 32 + 16 + 32
+_SUFFIX = ".kv"
+_ROOM = 0.9  # of the limit is left after a prune, so that not every write prunes
+
+
+class PageFile(NamedTuple):
+    """One stored page; `used_s` is when it was last written or read (seconds since the epoch)."""
+
+    path: Path
+    num_bytes: int
+    used_s: float
+
+
+class DiskTier:
+    """The pages of one fingerprint under a folder. Safe to use from several threads and processes."""
+
+    def __init__(self, folder: str | os.PathLike[str], fingerprint: str, *, limit_bytes: int) -> None:
+        """Raises ValueError: the limit is below 1. OSError: the folder cannot be made."""
+        if limit_bytes < 1:
+            raise ValueError(f"limit_bytes must be at least 1, not {limit_bytes}")
+        self._root = Path(folder)
+        self._mark = hashlib.sha256(fingerprint.encode()).digest()
+        self._folder = self._root / self._mark.hex()[:16]
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._limit_bytes = limit_bytes
+        self._num_bytes = sum(file.num_bytes for file in page_files(self._root))
+
+    def path_of(self, address: bytes) -> Path:
+        name = address.hex()
+        return self._folder / name[:2] / f"{name}{_SUFFIX}"
+
+    def has(self, address: bytes) -> bool:
+        return self.path_of(address).exists()
+
+    def read(self, address: bytes) -> bytes | None:
+        """The page, or None where there is no sound one."""
+        path = self.path_of(address)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                _log.warning("cannot read %s (%s); its page is computed again", path, error)
+            return None
+        fault = find_fault(data, self._mark, address)
+        if fault is not None:
+            _log.warning("%s is %s; it is removed and its page computed again", path, fault)
+            path.unlink(missing_ok=True)
+            return None
+        with contextlib.suppress(OSError):  # removed since, by another process: what was read is sound
+            os.utime(path)
+        return data[_HEAD_BYTES:]
+
+    def write(self, address: bytes, page: bytes) -> bool:
+        """Store a page unless it is there; False, with a warning, where the folder takes none."""
+        path = self.path_of(address)
+        if path.exists():
+            return True
+        data = b"".join((_MAGIC, self._mark, address, hashlib.sha256(page).digest(), page))
+        if len(data) > self._limit_bytes:
+            return False
+        if self._num_bytes + len(data) > self._limit_bytes:
+            self._num_bytes = prune(self._root, int(self._limit_bytes * _ROOM) - len(data))
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            _write_whole(path, data)
+        except OSError as error:
+            _log.warning("cannot write %s (%s); the page is not kept", path, error)
+            return False
+        self._num_bytes += len(data)
+        return True
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)  # mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def find_fault(data: bytes, mark: bytes | None, address: bytes) -> str | None:
+    """What is wrong with a file's bytes, or None; `mark` None takes any fingerprint."""
+    if len(data) < _HEAD_BYTES:
+        return "cut short"
+    if data[:8] != _MAGIC:
+        return "not a page file of this version"
+    if (mark is not None and data[8:40] != mark) or data[40:56] != address:
+        return "the page of something else"
+    if hashlib.sha256(data[_HEAD_BYTES:]).digest() != data[56:88]:
+        return "torn or altered"
+    return None
+
+
+def page_files(root: Path) -> Iterator[PageFile]:
+    """Every stored page under a cache folder, of every fingerprint."""
+    for path in root.glob(f"*/*/*{_SUFFIX}"):
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # pruned by another process
+            continue
+        yield PageFile(path, status.st_size, status.st_mtime)
+
+
+def prune(root: Path, limit_bytes: int) -> int:
+    """Remove pages, the least recently used first, until at most `limit_bytes` are left; returns how many are."""
+    files = sorted(page_files(root), key=lambda file: file.used_s)
+    num_bytes = sum(file.num_bytes for file in files)
+    for file in files:
+        if num_bytes <= max(limit_bytes, 0):
+            break
+        file.path.unlink(missing_ok=True)
+        num_bytes -= file.num_bytes
+    return num_bytes
+
+
+def verify(root: Path) -> list[tuple[Path, str]]:
+    """The files under a cache folder that are not sound, and what is wrong with each. Removes nothing."""
+    faults = []
+    for file in page_files(root):
+        try:
+            fault = find_fault(file.path.read_bytes(), None, bytes.fromhex(file.path.stem))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            fault = str(error)
+        if fault is not None:
+            faults.append((file.path, fault))
+    return faults
