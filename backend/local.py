@@ -76,6 +76,9 @@ class Local:
         kv_tokens: tokens of the KV pool, 64 at least; None takes a share of the free memory.
         page_size: tokens of a page of the pool, a power of two; None is 16.
         max_running: most sequences computed at a time; None is 64.
+        cache_dir: a folder in which computed prompts outlive the process (docs/cache.md); on a CPU only.
+        cache_bytes: most bytes of that folder; None is 8 GiB.
+        host_bytes: most bytes of evicted pages kept in memory beside the pool; None keeps none.
     Raises:
         ValueError, TypeError: an argument is out of range. A model that cannot be had is a ModelError later.
     """
@@ -91,11 +94,21 @@ class Local:
         kv_tokens: int | None = None,
         page_size: int | None = None,
         max_running: int | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+        host_bytes: int | None = None,
     ) -> None:
         source = FolderSource(
             model=model, device=device, dtype=dtype, quantize=quantize, kv_tokens=kv_tokens, page_size=page_size
         )
-        self._store(source, _engine_config(max_running))
+        check_count("cache_bytes", cache_bytes)
+        check_count("host_bytes", host_bytes)
+        if device == "cuda" and (cache_dir is not None or host_bytes is not None):
+            raise ValueError("cache_dir and host_bytes are for device='cpu': pages of a GPU's pool are not moved yet")
+        config = _engine_config(max_running)
+        if cache_dir is not None:
+            config = replace(config, cache_dir=os.fspath(cache_dir), fingerprint="unknown until the model is loaded")
+        self._store(source, replace(config, host_bytes=host_bytes or 0, cache_bytes=cache_bytes or config.cache_bytes))
 
     @classmethod
     def over(cls, source: ModelSource, config: EngineConfig | None = None) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from forktree.backend.engine.ahead import config_for
 from forktree.backend.engine.config import EngineConfig
@@ -70,7 +71,10 @@ class LocalModel:
             self.check_open()
             if self._engine is None:
                 runner = self._source.load_runner(tokenizer)
-                self._engine = Engine(runner, config_for(runner, self._config))
+                config = self._config
+                if config.cache_dir is not None:
+                    config = replace(config, fingerprint=self._source.fingerprint(runner))
+                self._engine = Engine(runner, config_for(runner, config))
 
     def stats(self) -> EngineStats:
         self.check_open()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,10 @@ class ModelSource(Protocol):
     def load_tokenizer(self, report: Report | None = None) -> Tokenizer: ...
 
     def load_runner(self, tokenizer: Tokenizer) -> Runner: ...
+
+    def fingerprint(self, runner: Runner) -> str:
+        """All that decides a page's keys and values besides its tokens."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +123,13 @@ class FolderSource:
             vocab_size=tokenizer.num_tokens,
         )
 
+    def fingerprint(self, runner: Runner) -> str:
+        """Model files, precision, page size, and the processor and library that round as they do."""
+        import torch
+
+        model = (_sampled(self._resolved), self.dtype, self.quantize, runner.page_size)
+        return repr((*model, torch.__version__, _processor(), _code_digest()))
+
     def _folder(self, report: Report | None) -> Path:
         from forktree.backend.model.store import resolve_model
 
@@ -126,6 +138,25 @@ class FolderSource:
     @cached_property
     def _resolved(self) -> Path:
         return self._folder(None)
+
+
+def _code_digest() -> str:
+    """Of the sources that compute keys and values: another version of them may round in another way."""
+    backend = Path(__file__).parent
+    folders = (backend / "model", backend.parent / "kernels")
+    digest = hashlib.sha256()
+    for file in sorted(file for folder in folders for file in folder.iterdir() if file.suffix in (".py", ".cpp", ".h")):
+        digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _processor() -> str:
+    """What the kernels are compiled for."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
 def check_count(name: str, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,18 @@ class KVPool:
             raise ValueError(f"num_tokens must be in [0, {self.page_size}], not {num_tokens}")
         for pages in (self.k, self.v):
             pages[:, target, :num_tokens] = pages[:, source, :num_tokens]
+
+    def read_page(self, page: int) -> bytes:
+        """Keys, then values, of one page: [2, layers, page_size, kv_heads, head_dim]."""
+        return torch.stack((self.k[:, page], self.v[:, page])).numpy().tobytes()
+
+    def write_page(self, page: int, data: bytes) -> None:
+        """What `read_page` gave, into any page. Raises ValueError: the data has another size."""
+        shape = (2, *self.k[:, page].shape)
+        if len(data) != 4 * math.prod(shape):
+            raise ValueError(f"a page has {4 * math.prod(shape)} bytes, not {len(data)}")
+        held = torch.frombuffer(bytearray(data), dtype=torch.float32).view(shape)
+        self.k[:, page], self.v[:, page] = held[0], held[1]
 
 
 def count_pages(layout: KVLayout, *, kv_tokens: int | None, page_size: int) -> int:

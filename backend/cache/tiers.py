@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from forktree.backend.cache.addresses import page_addresses
 from forktree.backend.cache.disk import DiskTier
@@ -31,6 +31,7 @@ _MOST_FETCHES = 8  # requests whose pages are read ahead at a time
 _MOST_UNWRITTEN = 1024  # pages
 
 
+@runtime_checkable
 class PageMover(Protocol):
     """The pool as the tiers see it; called on the engine's thread."""
 
@@ -119,7 +120,7 @@ class Tiers:
             return
         addresses = page_addresses(namespace, ids, num_tokens, self._page_size)[first_page:]
         missing = [address for address in addresses if address not in self._host]
-        if missing:
+        if missing and (missing[0] in self._unwritten or self._disk.has(missing[0])):
             self._fetches[id] = _Fetch(time.monotonic(), self._reader.submit(self._read, self._disk, missing))
 
     def _read(self, disk: DiskTier, addresses: Sequence[bytes]) -> dict[bytes, bytes]:

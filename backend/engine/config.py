@@ -24,6 +24,10 @@ class EngineConfig:
         max_draft: most tokens that are guessed ahead of a sequence in one step (`speculation.py`); 0 guesses none.
         fixed_rows: what a forward pass costs besides its rows, in rows; it decides when a guess pays, and
             the mix of prompts and decodes. None measures it.
+        host_bytes: most bytes of evicted pages that are kept in host memory; 0 keeps none there.
+        cache_dir: folder in which pages outlive the process (`cache/disk.py`); None keeps none.
+        cache_bytes: most bytes of that folder.
+        fingerprint: what decides a page's bytes besides its tokens; needed with `cache_dir`.
 
     Raises:
         ValueError: a number is out of range, or one step could not hold one token of each running sequence.
@@ -38,14 +42,22 @@ class EngineConfig:
     headroom_tokens: int = 32
     max_draft: int = 8
     fixed_rows: float | None = None
+    host_bytes: int = 0
+    cache_dir: str | None = None
+    cache_bytes: int = 8 << 30
+    fingerprint: str = ""
 
     def __post_init__(self) -> None:
         for name in ("max_running", "max_step_tokens", "max_slowdown", "min_chunk", "max_overtakes", "window"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("headroom_tokens", "max_draft", "fixed_rows"):
+        for name in ("headroom_tokens", "max_draft", "fixed_rows", "host_bytes"):
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
+        if self.cache_bytes < 1:
+            raise ValueError(f"cache_bytes must be at least 1, not {self.cache_bytes}")
+        if self.cache_dir is not None and not self.fingerprint:
+            raise ValueError("cache_dir needs a fingerprint: pages of different models must not be mixed")
         if self.max_step_tokens < self.max_running:
             raise ValueError(
                 f"max_step_tokens ({self.max_step_tokens}) must be at least max_running ({self.max_running}), "

@@ -22,7 +22,7 @@ from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.costs import make_costs
 from forktree.backend.engine.inspect import CachedNode, StepRecord, cached_tree
 from forktree.backend.engine.masks_ahead import MasksAhead
-from forktree.backend.engine.memory import KVMemory
+from forktree.backend.engine.memory import KVMemory, make_tiers
 from forktree.backend.engine.messages import EngineRequest, Event, Failed, Finished, Runner, SampleRow, TokenInfo
 from forktree.backend.engine.output import Ending, end_of_constraint, finish, sample_row, take_forced, take_token
 from forktree.backend.engine.passes import Passes
@@ -53,7 +53,7 @@ class EngineCore:
 
     def __init__(self, runner: Runner, config: EngineConfig) -> None:
         self._runner = runner
-        self._memory = _make_memory(runner)
+        self._memory = _make_memory(runner, config)
         self._costs = make_costs(config)
         self._scheduler = Scheduler(self._memory, config, self._costs)
         self._passes = Passes(runner, self._costs)
@@ -92,6 +92,7 @@ class EngineCore:
         """Queue a sequence that `make_sequence` made."""
         self._live[seq.id] = seq
         self._scheduler.add(seq)
+        self._memory.look_ahead(seq)
         self._begin(seq)
 
     def _begin(self, seq: Sequence) -> None:
@@ -122,6 +123,7 @@ class EngineCore:
     def close(self) -> None:
         """Let the core's own thread go; nothing can be computed any more."""
         self._ahead.close()
+        self._memory.close()
 
     def abandon(self, make_error: Callable[[], BaseException]) -> None:
         """End every request with an error of its own, for the last time: whatever else is broken, all are told."""
@@ -390,6 +392,7 @@ class EngineCore:
 
     def _tell_last(self, seq: Sequence, event: Finished | Failed) -> None:
         del self._live[seq.id]
+        self._memory.leave(seq)
         self._speculator.leave(seq)
         if isinstance(event, Failed):
             self._num_failed += 1
@@ -416,9 +419,10 @@ def _go_on(draw: Draw) -> tuple[int, Sequence, tuple[int, ...]] | None:
     return row + num_stood, seq, draft[num_stood:]
 
 
-def _make_memory(runner: Runner) -> KVMemory:
+def _make_memory(runner: Runner, config: EngineConfig) -> KVMemory:
+    tiers = make_tiers(runner, config)
     allocator = PageAllocator(runner.num_pages)
-    return KVMemory(allocator, RadixCache(allocator, runner.page_size))
+    return KVMemory(allocator, RadixCache(allocator, runner.page_size, tiers), tiers)
 
 
 def _as_ours(what: str, error: Exception) -> ForktreeError:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from forktree.backend.cache.disk import DiskTier
 from forktree.backend.cache.pages import PageAllocator
 from forktree.backend.cache.radix import PartialPage, Prefix, RadixCache
-from forktree.backend.cache.tiers import Tiers
+from forktree.backend.cache.tiers import PageMover, Tiers
+from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.messages import Runner
 from forktree.backend.engine.request import Sequence
+from forktree.lang.errors import EngineError, UnsupportedError
 
 
 class PageCopy(NamedTuple):
@@ -73,6 +77,8 @@ class KVMemory:
         `num_reserved` pages must stay available besides. Returns None, and changes nothing, if they would not, or
         while others run and its prefix is still on its way up from a lower tier.
         """
+        if seq.num_cached is not None:  # it was preempted, and its pages may have gone down since
+            self.look_ahead(seq)
         if self.tiers is not None and not self.tiers.is_up(seq.id, can_wait=self.num_used == 0):
             return None
         prefix = self.tree.acquire(seq.request.namespace, seq.ids, seq.cacheable)
@@ -98,6 +104,11 @@ class KVMemory:
         if self.tiers is not None:
             num_tokens = self.count_cached(seq, seq.cacheable)
             self.tiers.fetch(seq.id, seq.request.namespace, seq.ids, num_tokens // self.page_size, seq.cacheable)
+
+    def leave(self, seq: Sequence) -> None:
+        """A sequence has ended: drop what was read for it alone."""
+        if self.tiers is not None:
+            self.tiers.leave(seq.id)
 
     def _bring_up(self, seq: Sequence, fresh: list[int]) -> bool:
         """Fill the sequence's first pages from a lower tier, and give them to the tree; False if it has none."""
@@ -201,6 +212,24 @@ class KVMemory:
                 return None
             self.tree.evict(missing)
         return self.allocator.alloc(num_pages)
+
+
+def make_tiers(runner: Runner, config: EngineConfig) -> Tiers | None:
+    """What a configuration keeps below the pool; None where that is nothing.
+
+    Raises UnsupportedError: the runner's pages cannot be moved.
+    """
+    if config.cache_dir is None and config.host_bytes == 0:
+        return None
+    if not isinstance(runner, PageMover):
+        raise UnsupportedError("pages of this device's KV pool cannot be moved: leave out cache_dir and host_bytes")
+    disk = None
+    if config.cache_dir is not None:
+        try:
+            disk = DiskTier(config.cache_dir, config.fingerprint, limit_bytes=config.cache_bytes)
+        except OSError as error:
+            raise EngineError(f"cache_dir {config.cache_dir!r} cannot be used ({error}); give a folder") from error
+    return Tiers(runner, runner.page_size, host_bytes=config.host_bytes, disk=disk)
 
 
 def _better(prefix: Prefix, donor: Donor | None) -> PartialPage | None:

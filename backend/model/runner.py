@@ -102,6 +102,14 @@ class ModelRunner:
     def copy_page(self, source: int, target: int, num_tokens: int) -> None:
         self._pool.copy_page(source, target, num_tokens)
 
+    def read_page(self, page: int) -> bytes:
+        """Keys and values of a page, for a lower tier."""
+        return self._pool.read_page(page)
+
+    def write_page(self, page: int, data: bytes) -> None:
+        """What `read_page` gave, into any page."""
+        self._pool.write_page(page, data)
+
     def _step(self, batch: ForwardBatch) -> Step:
         size = self._pool.page_size
         slots = [

@@ -1,0 +1,114 @@
+"""The engine over a pool that is too small, with host memory and a disk below it."""
+
+from __future__ import annotations
+
+import pytest
+from engine_fakes import Driver, FakeRunner, run_alone
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.core import EngineCore
+from forktree.lang.errors import UnsupportedError
+
+LONG = [1, 2] * 12
+
+
+class MovingRunner(FakeRunner):
+    """Its pages are lists of (token, position)."""
+
+    def read_page(self, page):
+        return repr(self.slots[page * self.page_size : (page + 1) * self.page_size]).encode()
+
+    def write_page(self, page, data):
+        self.slots[page * self.page_size : (page + 1) * self.page_size] = eval(data)
+
+
+def driver(num_pages=16, **config):
+    return Driver(MovingRunner(num_pages=num_pages, page_size=2), fixed_rows=1e9, **config)
+
+
+def ask(one, ids, **fields):
+    listener = one.submit(ids, max_tokens=3, **fields)
+    one.drain()
+    return listener.finished
+
+
+def disk(folder):
+    return {"cache_dir": str(folder), "fingerprint": "fake"}
+
+
+def test_an_evicted_prefix_comes_back_from_host_memory_and_changes_nothing():
+    one = driver(host_bytes=1 << 20)
+    first = ask(one, LONG)
+    ask(one, [3] * 28)
+    assert one.core.count_cached([tuple(LONG)]) == [0]
+    second = ask(one, LONG)
+    assert (second.ids, second.tokens) == (first.ids, first.tokens)
+    assert second.num_cached == 22
+
+
+def test_without_a_tier_an_evicted_prefix_is_computed_again():
+    one = driver()
+    ask(one, LONG)
+    ask(one, [3] * 28)
+    assert ask(one, LONG).num_cached == 0
+
+
+def test_a_restarted_engine_serves_a_prefix_from_the_disk(tmp_path):
+    one = driver(**disk(tmp_path))
+    first = ask(one, LONG)
+    one.core.close()
+    two = driver(**disk(tmp_path))
+    second = ask(two, LONG)
+    assert (second.ids, second.tokens) == (first.ids, first.tokens)
+    assert second.num_cached == 22
+
+
+def test_a_namespace_never_finds_the_pages_of_another(tmp_path):
+    one = driver(**disk(tmp_path), host_bytes=1 << 20)
+    ask(one, LONG)
+    one.core.close()
+    assert ask(driver(**disk(tmp_path)), LONG, namespace="tenant").num_cached == 0
+
+
+def test_a_spoiled_file_is_computed_again(tmp_path):
+    one = driver(**disk(tmp_path))
+    first = ask(one, LONG)
+    one.core.close()
+    for path in tmp_path.glob("*/*/*.kv"):
+        path.write_bytes(path.read_bytes()[:-3])
+    second = ask(driver(**disk(tmp_path)), LONG)
+    assert second.num_cached == 0
+    assert second.ids == first.ids
+
+
+def test_flush_forgets_host_memory_too():
+    one = driver(host_bytes=1 << 20)
+    ask(one, LONG)
+    one.core.flush()
+    assert ask(one, LONG).num_cached == 0
+
+
+def test_a_runner_whose_pages_cannot_be_moved_is_refused():
+    with pytest.raises(UnsupportedError, match="host_bytes"):
+        EngineCore(FakeRunner(), EngineConfig(host_bytes=1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    prompts=st.lists(st.lists(st.integers(1, 2), min_size=1, max_size=14), min_size=1, max_size=10),
+    num_pages=st.integers(9, 14),
+    host_bytes=st.sampled_from([100, 1 << 20]),
+)
+def test_any_load_over_a_tiny_pool_finishes_as_each_request_alone(prompts, num_pages, host_bytes):
+    one = driver(num_pages, host_bytes=host_bytes, max_running=4, headroom_tokens=0)
+    try:
+        for _ in range(2):
+            listeners = [one.submit(ids, max_tokens=4) for ids in prompts]
+            one.drain()
+            for ids, listener in zip(prompts, listeners, strict=True):
+                assert listener.finished.ids == run_alone(ids, max_tokens=4).ids
+        one.check_idle()
+    finally:
+        one.core.close()
