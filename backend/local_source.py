@@ -8,6 +8,7 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
@@ -125,10 +126,8 @@ class FolderSource:
 
     def fingerprint(self, runner: Runner) -> str:
         """Model files, precision, page size, and the processor and library that round as they do."""
-        import torch
-
         model = (_sampled(self._resolved), self.dtype, self.quantize, runner.page_size)
-        return repr((*model, torch.__version__, _processor(), _code_digest()))
+        return repr((*model, version("torch"), _processor(), _code_digest()))
 
     def _folder(self, report: Report | None) -> Path:
         from forktree.backend.model.store import resolve_model

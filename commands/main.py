@@ -16,11 +16,11 @@ import traceback
 from collections.abc import Sequence
 
 import forktree
-from forktree.commands import bench, chat, demo, explain, pull, run, serve, show
+from forktree.commands import bench, cache, chat, demo, explain, pull, run, serve, show
 from forktree.commands.programs import UsageError
 from forktree.lang.errors import ForktreeError
 
-COMMANDS = (demo, run, explain, show, chat, serve, pull, bench)
+COMMANDS = (demo, run, explain, show, chat, serve, pull, cache, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
