@@ -147,6 +147,14 @@ class Tiers:
             return True
         return left_s <= 0
 
+    def has_next(self, id: int, namespace: str, ids: list[int], first_page: int, num_tokens: int) -> bool:
+        """`fill` would find at least one page."""
+        read = _result(self._fetches.get(id))
+        if not self._host and not read:
+            return False
+        addresses = page_addresses(namespace, ids, num_tokens, self._page_size)[first_page : first_page + 1]
+        return any(address in read or address in self._host for address in addresses)
+
     def fill(
         self, id: int, namespace: str, ids: list[int], first_page: int, num_tokens: int, targets: list[int]
     ) -> int:
@@ -184,8 +192,8 @@ class Tiers:
     def close(self) -> None:
         """Let the threads go, when the writer is done or a bounded time is over."""
         self._reader.shutdown(wait=False, cancel_futures=True)
-        last = self._writer.submit(lambda: None)
-        wait([last], _CLOSE_S)
+        if self._disk is not None:
+            wait([self._writer.submit(lambda: None)], _CLOSE_S)  # behind all that is to be written
         self._writer.shutdown(wait=False, cancel_futures=True)
 
 

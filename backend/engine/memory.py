@@ -71,11 +71,14 @@ class KVMemory:
         """How many of the first `limit` tokens of a sequence the tree holds."""
         return self.tree.match(seq.request.namespace, seq.ids, limit)
 
-    def admit(self, seq: Sequence, donor: Donor | None, num_reserved: int) -> Admission | None:
+    def admit(
+        self, seq: Sequence, donor: Donor | None, num_reserved: int, *, after_copies: bool = False
+    ) -> Admission | None:
         """Give a waiting sequence its cached prefix and pages for all its known tokens.
 
         `num_reserved` pages must stay available besides. Returns None, and changes nothing, if they would not, or
-        while others run and its prefix is still on its way up from a lower tier.
+        while others run and its prefix is still on its way up from a lower tier. `after_copies`: the step has copies
+        planned, which read pages that may be free by now; what comes from a lower tier waits for the next step then.
         """
         if seq.num_cached is not None:  # it was preempted, and its pages may have gone down since
             self.look_ahead(seq)
@@ -83,6 +86,9 @@ class KVMemory:
             return None
         prefix = self.tree.acquire(seq.request.namespace, seq.ids, seq.cacheable)
         num_new = self._pages_for(len(seq.ids)) - len(prefix.pages)
+        if after_copies and self._is_below(seq, len(prefix.pages)):
+            self.tree.release(prefix.node)
+            return None
         fresh = self._take(num_new) if self.num_available >= num_new + num_reserved else None
         if fresh is None:
             self.tree.release(prefix.node)
@@ -109,6 +115,12 @@ class KVMemory:
         """A sequence has ended: drop what was read for it alone."""
         if self.tiers is not None:
             self.tiers.leave(seq.id)
+
+    def _is_below(self, seq: Sequence, first_page: int) -> bool:
+        """A lower tier has the next page of a sequence's prefix at hand."""
+        if self.tiers is None:
+            return False
+        return self.tiers.has_next(seq.id, seq.request.namespace, seq.ids, first_page, seq.cacheable)
 
     def _bring_up(self, seq: Sequence, fresh: list[int]) -> bool:
         """Fill the sequence's first pages from a lower tier, and give them to the tree; False if it has none."""

@@ -196,7 +196,7 @@ class Scheduler:
                 if peer is None and self._memory.count_cached(seq, depth) < depth:
                     continue  # deferred: a running sequence is about to compute it
                 donor = _donor(peer, depth, self._memory.page_size)
-            admission = self._memory.admit(seq, donor, num_reserved)
+            admission = self._memory.admit(seq, donor, num_reserved, after_copies=bool(plan.copies))
             if admission is None:
                 return
             self._start(seq)

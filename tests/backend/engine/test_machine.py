@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from engine_fakes import Driver, FakeRunner, LetterSink, ListMatcher, run_alone
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -28,7 +30,15 @@ COMPARED = (
 
 
 class Flaky(FakeRunner):
+    """Its pages can be moved; its passes fail when told to."""
+
     is_broken = False
+
+    def read_page(self, page):
+        return repr(self.slots[page * self.page_size : (page + 1) * self.page_size]).encode()
+
+    def write_page(self, page, data):
+        self.slots[page * self.page_size : (page + 1) * self.page_size] = ast.literal_eval(data.decode())
 
     def forward(self, batch):
         if self.is_broken:
@@ -74,8 +84,9 @@ class EngineMachine(RuleBasedStateMachine):
         max_overtakes=st.integers(1, 4),
         headroom=st.sampled_from([0, 4]),
         max_draft=st.sampled_from([0, 5]),
+        host_bytes=st.sampled_from([0, 300, 1 << 20]),
     )
-    def make(self, page_size, pool_tokens, max_running, num_tokens, max_overtakes, headroom, max_draft):
+    def make(self, page_size, pool_tokens, max_running, num_tokens, max_overtakes, headroom, max_draft, host_bytes):
         self.runner = Flaky(num_pages=pool_tokens // page_size, page_size=page_size, max_context=60)
         self.one = Driver(
             self.runner,
@@ -85,6 +96,7 @@ class EngineMachine(RuleBasedStateMachine):
             headroom_tokens=headroom,
             max_draft=max_draft,
             fixed_rows=1e9,
+            host_bytes=host_bytes,
         )
         self.live: dict[int, tuple] = {}
         self.may_fail: set[int] = set()

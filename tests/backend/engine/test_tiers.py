@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 from engine_fakes import Driver, FakeRunner, run_alone
 from hypothesis import given, settings
@@ -21,7 +23,7 @@ class MovingRunner(FakeRunner):
         return repr(self.slots[page * self.page_size : (page + 1) * self.page_size]).encode()
 
     def write_page(self, page, data):
-        self.slots[page * self.page_size : (page + 1) * self.page_size] = eval(data)
+        self.slots[page * self.page_size : (page + 1) * self.page_size] = ast.literal_eval(data.decode())
 
 
 def driver(num_pages=16, **config):
