@@ -58,3 +58,14 @@ def test_too_little_memory_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_pool_that_cannot_be_had_names_its_size() -> None:
     with pytest.raises(ModelError, match="lower kv_tokens"):
         KVPool(LAYOUT, num_pages=1 << 44, page_size=16)
+
+
+def test_a_page_read_and_written_elsewhere_has_the_same_bits():
+    pool = KVPool(KVLayout(layers=2, kv_heads=1, head_dim=2), num_pages=2, page_size=2)
+    pool.k.copy_(torch.arange(pool.k.numel()).view(pool.k.shape))
+    pool.v.copy_(-pool.k)
+    pool.write_page(1, pool.read_page(0))
+    assert torch.equal(pool.k[:, 1], pool.k[:, 0])
+    assert torch.equal(pool.v[:, 1], pool.v[:, 0])
+    with pytest.raises(ValueError, match="64 bytes, not 3"):
+        pool.write_page(0, b"odd")
