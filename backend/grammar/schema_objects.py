@@ -2,7 +2,7 @@
 
 A state says how many of the names were passed (or, in any order, which were used), how many members were written,
 which other keys were used, and which demands for some property are still open. With `order="schema"` the named keys
-come in schema order and the others after them.
+come in schema order and the others after them, in any order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from forktree.backend.grammar.terms import Term, Terms
 
 
 class ObjectState(NamedTuple):
-    """`done` has a bit for each name that was used, where they come in any order: one number, not a set a state."""
+    """`done` has a bit for each name that was used of those that come in any order: one number, not a set a state."""
 
     at: int = 0
     count: int = 0
@@ -135,16 +135,16 @@ class ObjectWriter:
     def _steps(self, plan: ObjectPlan, state: ObjectState) -> Iterator[_Step]:
         if plan.high is not None and state.count >= plan.high:
             return
+        num_ordered = 0 if self._any_order else plan.num_ordered
         for index, name in state.names_left(plan.names):
-            if self._any_order:
-                yield from self._choices(plan, state._replace(done=state.done | 1 << index), name)
-            else:
+            if index < num_ordered:
                 yield from self._choices(plan, state._replace(at=index + 1), name)
                 if name.is_required:
                     return
+            else:
+                yield from self._choices(plan, state._replace(at=num_ordered, done=state.done | 1 << index), name)
         for key_class in plan.classes:
-            at = 0 if self._any_order else len(plan.names)
-            yield from self._choices(plan, state._replace(at=at), key_class)
+            yield from self._choices(plan, state._replace(at=num_ordered), key_class)
 
     def _choices(self, plan: ObjectPlan, state: ObjectState, member: Name | KeyClass) -> Iterator[_Step]:
         """The member as it is, and meeting any of the open demands that it may meet; the state knows of its name."""

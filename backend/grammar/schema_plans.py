@@ -42,9 +42,10 @@ class KeyClass(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectPlan:
-    """An object shape, its keys sorted out; the names come in schema order."""
+    """An object shape, its keys sorted out. The first `num_ordered` names are the schema's own, in its order."""
 
     names: tuple[Name, ...]
+    num_ordered: int
     classes: tuple[KeyClass, ...]
     low: int
     high: int | None
@@ -94,6 +95,7 @@ class _Planner:
         order = [name for rule in shape.rules for name, _ in rule.named]
         order += [*shape.required, *(name for keys in self._kinds() for name in sorted(keys.without))]
         names = self._names(list(dict.fromkeys(order)))
+        num_ordered = len(names)
         classes = []
         for key_class in self._classes(dict.fromkeys(order)):
             is_restricted = shape.names != ANYTHING or self._splitters()
@@ -102,7 +104,7 @@ class _Planner:
                 classes.append(key_class)
             else:
                 names += [Name(text, key_class.goal, False, key_class.discharges) for text in texts]
-        return ObjectPlan(tuple(names), tuple(classes), shape.low, shape.high, shape.some)
+        return ObjectPlan(tuple(names), num_ordered, tuple(classes), shape.low, shape.high, shape.some)
 
     def _names(self, texts: list[str]) -> list[Name]:
         required, goals = frozenset(self._shape.required), self._interpreter.algebra.key_goals(self._shape, texts)

@@ -314,3 +314,12 @@ def test_bounds_of_numbers_are_exact(bound: Any, value: Any, keyword: str) -> No
     }[keyword]
     for candidate in (value, bound):
         assert constraint.accepts(f"{candidate:f}") == wanted(candidate)
+
+
+def test_keys_that_only_propertyNames_lists_come_in_any_order_behind_the_named_ones() -> None:
+    names = {"enum": ["foo", "bar", "z", "a"]}
+    constraint = Schema({"properties": {"a": {}, "z": {}}, "required": ["z"], "propertyNames": names})
+    for text in ('{"z":1,"foo":1,"bar":1}', '{"a":1,"z":1,"bar":1,"foo":1}', '{"z":1}'):
+        assert constraint.accepts(text), text
+    for text in ('{"z":1,"foo":1,"foo":1}', '{"foo":1,"z":1}', '{"z":1,"a":1}', '{"z":1,"other":1}'):
+        assert not constraint.accepts(text), text
