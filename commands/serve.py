@@ -200,6 +200,7 @@ async def _serve(app: Starlette, listener: socket.socket, arguments: argparse.Na
     scheme = "https" if tls else "http"
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
+    listener.listen(2048)  # so that what is printed is true: a client may connect from now on
     print(
         f"forktree serves {', '.join(app.state.served.settings.model_names)} on {scheme}://{shown}:{port}/v1",
         flush=True,
