@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -51,7 +52,13 @@ def smol_tokenizer(model_dir: Path):
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """SIGINT as in a terminal: a process that was started in the background is deaf to it."""
+    """SIGINT as in a terminal: a process that was started in the background is deaf to it.
+
+    Callbacks of the garbage collector (hypothesis has one) swallow an interrupt that comes while they run.
+    """
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+    gc.callbacks[:] = callbacks
