@@ -220,9 +220,10 @@ class Local:
             AskError: one of them cannot be honoured or can never fit; the cause says why.
             EngineError, ModelError: the model cannot be had.
         """
-        asks = [replace(ask, namespace=self._namespace) for ask in asks]
         works = await self._off_loop(self._plan_asks, asks)
-        return submit_all(asks, works, self._model.engine(), self._model.tokenizer(), self._courier().send)
+        return submit_all(
+            asks, works, self._model.engine(), self._model.tokenizer(), self._courier().send, self._namespace
+        )
 
     def in_namespace(self, name: str) -> Self:
         """The same engine, with cached prompts that only those of the same namespace see. For servers.

@@ -33,7 +33,6 @@ class Ask:
         on_budget: as `GenerateRequest`.
         scores_prompt: also the log-probabilities of the prompt's tokens, but for the first.
         only_prompt: nothing is generated.
-        namespace: those of different namespaces share no cache.
     """
 
     ids: tuple[int, ...]
@@ -43,7 +42,6 @@ class Ask:
     on_budget: Literal["cut", "close"] = "cut"
     scores_prompt: bool = False
     only_prompt: bool = False
-    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +153,14 @@ def plan_asks(asks: Sequence[Ask], tokenizer: Tokenizer, context: int) -> list[W
 
 
 def submit_all(
-    asks: Sequence[Ask], works: Sequence[Work], engine: Engine, tokenizer: Tokenizer, send: Send
+    asks: Sequence[Ask], works: Sequence[Work], engine: Engine, tokenizer: Tokenizer, send: Send, namespace: str = ""
 ) -> list[Generation]:
     """Have the engine take all or none.
 
     The longest goes first: where it fits, so do the others.
 
+    Args:
+        namespace: those of different namespaces share no cache.
     Raises:
         AskError: one can never fit.
         EngineError: the engine is closed.
@@ -170,6 +170,7 @@ def submit_all(
         for index in sorted(range(len(asks)), key=lambda i: -len(asks[i].ids) - (not asks[i].only_prompt)):
             mailbox = Mailbox()
             request = _request(asks[index], works[index], partial(send, mailbox, 0))
+            request = replace(request, namespace=namespace)
             try:
                 id = engine.submit(request)
             except ForktreeError as error:
@@ -183,7 +184,7 @@ def submit_all(
 
 
 def _request(ask: Ask, work: Work, on_event: Callable[[Event], None]) -> EngineRequest:
-    request = replace(engine_request(work, on_event), namespace=ask.namespace)
+    request = engine_request(work, on_event)
     if ask.scores_prompt and len(ask.ids) > 1:
         request = replace(request, score_from=1)
     if ask.only_prompt:

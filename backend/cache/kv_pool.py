@@ -55,13 +55,7 @@ class KVPool:
 
     def copy_page(self, source: int, target: int, num_tokens: int) -> None:
         """Copy the first `num_tokens` slots of a page, all layers."""
-        for name, page in (("source", source), ("target", target)):
-            if not 0 <= page < self.num_pages:
-                raise IndexError(f"{name} page must be in [0, {self.num_pages}), not {page}")
-        if not 0 <= num_tokens <= self.page_size:
-            raise ValueError(f"num_tokens must be in [0, {self.page_size}], not {num_tokens}")
-        for pages in (self.k, self.v):
-            pages[:, target, :num_tokens] = pages[:, source, :num_tokens]
+        copy_page(self.k, self.v, source, target, num_tokens)
 
     def read_page(self, page: int) -> bytes:
         """Keys, then values, of one page: [2, layers, page_size, kv_heads, head_dim]."""
@@ -74,6 +68,24 @@ class KVPool:
             raise ValueError(f"a page has {4 * math.prod(shape)} bytes, not {len(data)}")
         held = torch.frombuffer(bytearray(data), dtype=torch.float32).view(shape)
         self.k[:, page], self.v[:, page] = held[0], held[1]
+
+
+def copy_page(k: torch.Tensor, v: torch.Tensor, source: int, target: int, num_tokens: int) -> None:
+    """Copy the first `num_tokens` slots of a page in both pools, all layers.
+
+    Args:
+        k, v: [layers, pages, page_size, kv_heads, head_dim], on any device.
+    Raises:
+        IndexError: there is no such page. ValueError: a page has fewer slots.
+    """
+    num_pages, page_size = k.shape[1:3]
+    for name, page in (("source", source), ("target", target)):
+        if not 0 <= page < num_pages:
+            raise IndexError(f"{name} page must be in [0, {num_pages}), not {page}")
+    if not 0 <= num_tokens <= page_size:
+        raise ValueError(f"num_tokens must be in [0, {page_size}], not {num_tokens}")
+    for pages in (k, v):
+        pages[:, target, :num_tokens] = pages[:, source, :num_tokens]
 
 
 def count_pages(layout: KVLayout, *, kv_tokens: int | None, page_size: int) -> int:

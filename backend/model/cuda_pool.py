@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from forktree.backend.cache.kv_pool import KVLayout
+from forktree.backend.cache.kv_pool import KVLayout, copy_page
 from forktree.lang.errors import ModelError
 
 _SHARE_OF_FREE = 0.9
@@ -38,13 +38,7 @@ class DevicePool:
 
     def copy_page(self, source: int, target: int, num_tokens: int) -> None:
         """Copy the first `num_tokens` slots of a page, all layers, after what was launched before."""
-        for name, page in (("source", source), ("target", target)):
-            if not 0 <= page < self.num_pages:
-                raise IndexError(f"{name} page must be in [0, {self.num_pages}), not {page}")
-        if not 0 <= num_tokens <= self.page_size:
-            raise ValueError(f"num_tokens must be in [0, {self.page_size}], not {num_tokens}")
-        for pages in (self.k, self.v):
-            pages[:, target, :num_tokens] = pages[:, source, :num_tokens]
+        copy_page(self.k, self.v, source, target, num_tokens)
 
 
 def token_bytes(layout: KVLayout, dtype: torch.dtype) -> int:

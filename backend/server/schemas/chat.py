@@ -159,15 +159,16 @@ def _kind_of_choice(value: Any) -> str | None:
     return "mode" if isinstance(value, str) else None
 
 
+ToolMode = Annotated[Literal["none", "auto", "required"], Tag("mode")]
+KIND_OF_CHOICE = Discriminator(
+    _kind_of_choice,
+    custom_error_type="tool_choice",
+    custom_error_message='must be "none", "auto", "required", or an object of type "function" or "allowed_tools"',
+)
+"""Which of `ToolMode`, "named" and "allowed" a choice is."""
+
 ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("mode")]
-    | Annotated[NamedTool, Tag("named")]
-    | Annotated[AllowedToolsChoice, Tag("allowed")],
-    Discriminator(
-        _kind_of_choice,
-        custom_error_type="tool_choice",
-        custom_error_message='must be "none", "auto", "required", or an object of type "function" or "allowed_tools"',
-    ),
+    ToolMode | Annotated[NamedTool, Tag("named")] | Annotated[AllowedToolsChoice, Tag("allowed")], KIND_OF_CHOICE
 ]
 
 

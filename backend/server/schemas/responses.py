@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from forktree.backend.server.schemas.base import Model, Refuse
-from forktree.backend.server.schemas.chat import JsonObjectFormat, Name, TextFormat
+from forktree.backend.server.schemas.chat import KIND_OF_CHOICE, JsonObjectFormat, Name, TextFormat, ToolMode
 from forktree.backend.server.schemas.sampling import Labels
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -166,21 +166,8 @@ class AllowedFunctions(Model):
     tools: list[ChosenFunction] = Field(min_length=1)
 
 
-def _kind_of_choice(value: Any) -> str | None:
-    if isinstance(value, dict):
-        return {"function": "named", "allowed_tools": "allowed"}.get(str(value.get("type")))
-    return "mode" if isinstance(value, str) else None
-
-
 Choice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("mode")]
-    | Annotated[ChosenFunction, Tag("named")]
-    | Annotated[AllowedFunctions, Tag("allowed")],
-    Discriminator(
-        _kind_of_choice,
-        custom_error_type="tool_choice",
-        custom_error_message='must be "none", "auto", "required", or an object of type "function" or "allowed_tools"',
-    ),
+    ToolMode | Annotated[ChosenFunction, Tag("named")] | Annotated[AllowedFunctions, Tag("allowed")], KIND_OF_CHOICE
 ]
 
 
