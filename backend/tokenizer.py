@@ -303,7 +303,7 @@ def _load_hf(folder: Path) -> Any:
         return PreTrainedTokenizerFast.from_pretrained(folder)
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)  # not said, it asks on the terminal
 
 
 _GENERIC_CLASSES = {"TokenizersBackend", "PreTrainedTokenizerFast"}

@@ -107,7 +107,7 @@ def _read_config(folder: Path) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises many kinds here
         raise ModelError(f"cannot read the configuration in {folder}: {error}") from error
 

@@ -153,7 +153,7 @@ def _write_tokenizer(path: Path, folder: Path, fields: dict[str, Any]) -> None:
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+        tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name, trust_remote_code=False)
     finally:
         transformers_logging.set_verbosity(verbosity)
     if fields.get("tokenizer.ggml.pre") == "smollm":
