@@ -1,8 +1,8 @@
 """The engine without its thread: `step` schedules, builds, forwards, samples and delivers, once.
 
 Everything here runs on one thread. A fault stays where it happened: an exception of a request's own matcher
-or sink fails that request, one of the model fails the requests of that step, and the pages of both are
-accounted for before anybody is told.
+or sink fails that request, and one of the model the request that cannot be computed alone (`splitting.py`); its pages
+are accounted for before anybody is told.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from forktree.backend.engine.messages import EngineRequest, Event, Failed, Finis
 from forktree.backend.engine.output import Ending, end_of_constraint, finish, sample_row, take_forced, take_token
 from forktree.backend.engine.passes import Passes
 from forktree.backend.engine.request import Phase, Sequence, make_sequence
-from forktree.backend.engine.scheduler import Scheduler, StepPlan
+from forktree.backend.engine.scheduler import Chunk, Scheduler, StepPlan
 from forktree.backend.engine.speculation import Speculator, count_standing
+from forktree.backend.engine.splitting import is_out_of_memory, split_chunks
 from forktree.backend.engine.stats import EngineStats
 from forktree.lang.errors import EngineError, ForktreeError, RunCancelledError
 
@@ -125,6 +126,14 @@ class EngineCore:
         self._ahead.close()
         self._memory.close()
 
+    def refuse(self, seq: Sequence, error: BaseException) -> None:
+        """End a sequence that was not added, and touch nothing else: the engine may be broken."""
+        if seq.phase is Phase.DONE or seq.id in self._live:  # adding it went wrong half-way
+            return
+        seq.phase = Phase.DONE
+        self._num_failed += 1
+        self._tell(seq, Failed(error))
+
     def abandon(self, make_error: Callable[[], BaseException]) -> None:
         """End every request with an error of its own, for the last time: whatever else is broken, all are told."""
         for seq in list(self._live.values()):
@@ -173,13 +182,34 @@ class EngineCore:
             _log.exception("a pass could not be launched ahead; it is planned anew")
 
     def _compute(self, plan: StepPlan) -> None:
-        batch = build_batch(plan.chunks)
-        try:
-            with self._ahead.making(seq.matcher for _, seq, _ in batch.draws):
-                logits = self._forward(plan, batch)
-        except Exception as error:
-            self._fail_step(plan.sequences, error)
-            return
+        """Compute a plan in one pass, or in the smaller ones that a failure leaves of it."""
+        self._copy_pages(plan)
+        parts = [plan.chunks]
+        while parts:
+            part = [chunk for chunk in parts.pop() if chunk.seq.phase is Phase.RUNNING]  # some may have ended since
+            if not part:
+                continue
+            try:
+                batch = build_batch(part)
+                with self._ahead.making(seq.matcher for _, seq, _ in batch.draws):
+                    logits = self._forward(batch)
+            except Exception as error:
+                parts += reversed(self._split(part, error))
+            else:
+                self._deliver(StepPlan(chunks=part), batch, logits)
+
+    def _split(self, part: list[Chunk], error: Exception) -> list[list[Chunk]]:
+        """What to try in place of a pass that failed; nothing, and its one sequence is ended, where that is one row."""
+        smaller = split_chunks(part)
+        if smaller:
+            what = f"{type(error).__name__}: {error}"
+            _log.warning("a forward pass over %d sequences failed; trying smaller ones (%s)", len(part), what)
+        else:
+            self._fail_pass(part[0].seq, error)
+        return smaller
+
+    def _deliver(self, plan: StepPlan, batch: StepBatch, logits: Any) -> None:
+        """What a pass gave: to the cache, to those who asked for scores, and to those who go on."""
         self._settle(plan)
         self._deliver_scores(logits, batch.scores)
         self._deliver_branch_scores(logits, batch.branch_scores)
@@ -252,10 +282,24 @@ class EngineCore:
             )
         )
 
-    def _forward(self, plan: StepPlan, batch: StepBatch) -> Any:
-        self._num_steps += 1
+    def _copy_pages(self, plan: StepPlan) -> None:
+        """Carry out the plan's copies in order. Whose page cannot be had is ended, with those who copy from that page.
+
+        They are made once: a pass writes behind what was copied, so one that fails leaves it as it is.
+        """
+        lost: set[int] = set()
         for source, target, num_tokens in plan.copies:
-            self._runner.copy_page(source, target, num_tokens)
+            try:
+                if source in lost:
+                    raise EngineError(f"page {source} was to be copied from, and could not be made")
+                self._runner.copy_page(source, target, num_tokens)
+            except Exception as error:
+                lost.add(target)
+                for seq in [seq for seq in plan.sequences if target in seq.pages]:
+                    self._fail_pass(seq, error)
+
+    def _forward(self, batch: StepBatch) -> Any:
+        self._num_steps += 1
         return self._passes.forward(batch.forward)
 
     def _settle(self, plan: StepPlan) -> None:
@@ -269,6 +313,8 @@ class EngineCore:
 
     def _deliver_scores(self, logits: Any, scores: list[ScoreRows]) -> None:
         for seq, first_row, tokens in scores:
+            if seq.phase is Phase.DONE:
+                continue
             try:
                 rows = range(first_row, first_row + len(tokens))
                 seq.prompt_logprobs += self._runner.gather_logprobs(logits, rows, tokens)
@@ -322,20 +368,21 @@ class EngineCore:
     def _sample(self, logits: Any, draws: list[Draw]) -> list[TokenInfo | Exception]:
         """One token for each draw, or the exception that its row raised alone.
 
-        A draw is a function of its own row, seed and position, so asking again row by row changes nothing.
+        A draw is a function of its own row, seed and position, so asking again row by row changes nothing. But not
+        behind a pass that was launched ahead: logits hold until the next pass, and it may have overwritten them.
         """
         if not draws:
             return []
         rows = [(draw.row, draw.what) for draw in draws]
         try:
-            if self._overlapped is None or self._flight is not None:
+            if self._overlapped is None:
                 return list(self._runner.sample(logits, rows))
             pending = self._overlapped.begin_sample(logits, rows)
             self._launch_ahead([draw.seq for draw in draws])
             return pending.outcomes()
         except Exception as error:
-            if len(draws) == 1:
-                return [error]
+            if len(draws) == 1 or self._flight is not None:
+                return [error] * len(draws)
         return [result for draw in draws for result in self._sample(logits, [draw])]
 
     def _deliver_tokens(self, draws: list[Draw], results: Seq[TokenInfo | Exception]) -> None:
@@ -370,12 +417,14 @@ class EngineCore:
         """End one request for a fault of its own; what it computed is sound and stays cached."""
         self._close(seq, Failed(_as_ours(what, error)))
 
-    def _fail_step(self, sequences: list[Sequence], error: Exception) -> None:
-        """End the requests of a step; what their own pages hold is not trusted."""
-        _log.exception("a forward pass over %d sequences failed", len(sequences))
-        for seq in sequences:
-            self._scheduler.abort(seq)
-            self._tell_last(seq, Failed(_wrap("the model's forward pass failed", error)))
+    def _fail_pass(self, seq: Sequence, error: Exception) -> None:
+        """End a request that the model could not compute; what its own pages hold is not trusted."""
+        _log.error("the forward pass of request %d failed", seq.id, exc_info=error)
+        self._scheduler.abort(seq)
+        what = "the model's forward pass failed"
+        if is_out_of_memory(error):
+            what = "there is too little memory for a forward pass, even of one row; a smaller kv_tokens leaves it more"
+        self._tell_last(seq, Failed(_wrap(what, error)))
 
     def _refuse_stuck(self) -> bool:
         """No step can be planned although requests are live: a bug, told to the oldest instead of hanging."""

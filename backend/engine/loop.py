@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from forktree.lang.errors import EngineError
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_S = 30.0
 _LINGER_S = 0.05  # with nothing to do, before the thread parks: a program's next step comes sooner
 
@@ -59,6 +62,7 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._is_closing = False
         self._failure: BaseException | None = None
+        self._process: int | None = None  # where the thread runs
 
     def submit(self, request: EngineRequest) -> int:
         """Queue a request; returns the id that `cancel` takes. Its events follow on the engine's thread.
@@ -66,8 +70,9 @@ class Engine:
         Raises:
             ContextLengthError: it can never fit; nothing was queued.
             ValueError: a field is out of range.
-            EngineError: the engine is closed.
+            EngineError: the engine is closed, or was started by another process.
         """
+        self._check_process()
         with self._wake:  # ids are taken and queued in one order: age is order of arrival
             self._check_open()
             seq = self._core.make_sequence(next(self._ids), request)
@@ -76,6 +81,8 @@ class Engine:
 
     def cancel(self, id: int) -> None:
         """End a request with `Failed(RunCancelledError)`, soon. Harmless if it has ended."""
+        if self._is_forked:
+            return
         with self._wake:
             if not self._is_closing:
                 self._post(_Cancel(id))
@@ -115,12 +122,16 @@ class Engine:
 
         Closing twice is harmless. Called from a listener it returns at once.
         """
+        if self._is_forked:
+            return
         with self._wake:
             self._is_closing = True
             self._wake.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_CLOSE_TIMEOUT_S)
+            if thread.is_alive():
+                _log.error("a step has not ended for %.0f s; its requests are told when it does", _CLOSE_TIMEOUT_S)
 
     # --- the thread ----------------------------------------------------------------------------------------
 
@@ -143,8 +154,13 @@ class Engine:
             if not self._is_wanted():
                 self._park()
             num_commands, is_closing = len(self._inbox), self._is_closing
-        for _ in range(num_commands):  # one by one: what a bug leaves undone is still there to be told
-            self._carry_out(self._inbox.popleft())
+        for _ in range(num_commands):
+            command = self._inbox.popleft()
+            try:
+                self._carry_out(command)
+            except BaseException:
+                self._inbox.appendleft(command)  # a bug: who waits for it is told with the others
+                raise
         return not is_closing
 
     def _is_wanted(self) -> bool:
@@ -180,10 +196,10 @@ class Engine:
             commands = list(self._inbox)
             self._inbox.clear()
         for command in commands:
-            if isinstance(command, _Ask):
+            if isinstance(command, _Ask) and not command.answer.done():
                 command.answer.set_exception(self._closed_error())
             elif isinstance(command, _Submit):
-                self._core.add(command.seq)
+                self._core.refuse(command.seq, self._closed_error())
         self._core.abandon(self._closed_error)
         self._core.close()
 
@@ -193,6 +209,7 @@ class Engine:
         """Have the engine's thread answer between two steps; waits for it."""
         if threading.current_thread() is self._thread:
             return question()
+        self._check_process()
         answer: Future[T] = Future()
         with self._wake:
             self._check_open()
@@ -203,9 +220,22 @@ class Engine:
         """Hand a command to the thread; the caller holds `_wake`."""
         self._inbox.append(command)
         if self._thread is None:
+            self._process = os.getpid()
             self._thread = threading.Thread(target=self._run, name="forktree-engine", daemon=True)
             self._thread.start()
         self._wake.notify_all()
+
+    @property
+    def _is_forked(self) -> bool:
+        """This is a forked process: its copy of the engine has no thread, and `_wake` may be held in it for ever."""
+        return self._process not in (None, os.getpid())
+
+    def _check_process(self) -> None:
+        if self._is_forked:
+            raise EngineError(
+                f"the engine runs in process {self._process}, of which this one ({os.getpid()}) is a fork: make a new "
+                "Local here, or start processes by spawning"
+            )
 
     def _check_open(self) -> None:
         if self._is_closing:

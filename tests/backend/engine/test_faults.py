@@ -105,7 +105,7 @@ class Flaky(FakeRunner):
         super().copy_page(source, target, num_tokens)
 
 
-def test_a_failed_forward_pass_fails_the_requests_of_its_step_and_the_engine_serves_on(caplog):
+def test_a_model_that_computes_nothing_fails_each_request_of_its_step_and_the_engine_serves_on(caplog):
     runner = Flaky()
     one = Driver(runner, max_step_tokens=8, max_running=8)
     first, second = one.submit([1, 2, 3], max_tokens=5), one.submit([4, 5, 6], max_tokens=5)
@@ -140,15 +140,16 @@ def test_what_was_computed_before_a_failed_step_stays_cached(caplog):
     assert again.finished.num_cached == 4
 
 
-def test_a_failed_page_copy_fails_the_step_and_its_page_is_not_trusted(caplog):
+def test_a_failed_page_copy_fails_its_own_request_and_its_page_is_not_trusted(caplog):
     runner = Flaky()
     one = Driver(runner)
-    one.submit([1, 2, 3], max_tokens=2)
+    neighbour = one.submit([1, 2, 3], max_tokens=2)
     one.step()
     runner.fails = lambda verb, source: verb == "copy"
     listener = one.submit([1, 2, 9], max_tokens=1)
     one.step()
     runner.fails = lambda verb, source: False
+    assert neighbour.finished.ids == run_alone([1, 2, 3], max_tokens=2).ids
     assert "copy failed" in str(listener.error)
     again = one.submit([1, 2, 9], max_tokens=3)
     one.drain()
