@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ipaddress
 import logging
 import os
 import signal
@@ -175,6 +176,12 @@ def _listening(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _warn_if_reachable(host: str) -> None:
+    """`host`: what a server without keys listens on, as numbers."""
+    if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        print(f"whoever reaches {host} may use this server: it has no keys (see --api-key-file)", file=sys.stderr)
+
+
 async def _serve(app: Starlette, listener: socket.socket, arguments: argparse.Namespace, tls: dict[str, str]) -> None:
     import uvicorn
 
@@ -199,6 +206,8 @@ async def _serve(app: Starlette, listener: socket.socket, arguments: argparse.Na
         loop.add_signal_handler(number, stop)
     scheme = "https" if tls else "http"
     host, port = listener.getsockname()[:2]
+    if not app.state.served.settings.api_keys:
+        _warn_if_reachable(host)
     shown = f"[{host}]" if ":" in host else host
     listener.listen(2048)  # so that what is printed is true: a client may connect from now on
     print(

@@ -12,6 +12,7 @@ from forktree.backend.local import Local
 from forktree.backend.server.endpoints import Endpoint
 from forktree.backend.server.errors import answer_http_error
 from forktree.backend.server.openapi import document
+from forktree.backend.server.origins import Origins
 from forktree.backend.server.request_log import RequestLog
 from forktree.backend.server.routes import (
     chat,
@@ -51,6 +52,7 @@ def build(backend: Local, settings: Settings, *, version: str = "0") -> Starlett
         exception_handlers={HTTPException: answer_http_error},
     )
     app.state.served = served
+    app.add_middleware(Origins, allowed=settings.cors_origins)
     app.add_middleware(RequestLog, metrics=served.metrics)
     if settings.cors_origins:
         app.add_middleware(

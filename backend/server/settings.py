@@ -19,7 +19,7 @@ class Settings:
         total_requests_per_minute: of all together.
         timeout_s: seconds that an answer may take; None is no limit.
         shares_cache: requests of different keys share cached prompts.
-        cors_origins: of pages whose scripts may ask; "*" is any.
+        cors_origins: of pages whose scripts may ask; "*" is any. What other pages send is refused.
     Raises:
         ValueError: a value is out of range.
     """

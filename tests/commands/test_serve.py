@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import signal
@@ -18,6 +19,7 @@ import pytest
 from real_parts import write_wild_model
 
 from forktree.commands.main import main
+from forktree.commands.serve import _warn_if_reachable, add_parser
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 300, "ignore_eos": True}
 
@@ -75,6 +77,23 @@ def test_a_port_is_a_number(port: str, capsys: pytest.CaptureFixture[str]) -> No
 def test_a_host_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--host", "no host"]) == 2
     assert "cannot listen on 'no host'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("host", "warns"),
+    [("127.0.0.1", False), ("::1", False), ("0.0.0.0", True), ("10.1.2.3", True), ("fe80::1%lo", True)],
+)
+def test_without_keys_it_says_so_where_others_can_reach_it(
+    host: str, warns: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _warn_if_reachable(host)
+    assert (f"whoever reaches {host}" in capsys.readouterr().err) is warns
+
+
+def test_it_listens_on_this_machine_alone_unless_told_otherwise() -> None:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    assert parser.parse_args(["serve"]).host == "127.0.0.1"
 
 
 def test_it_serves_https_with_keys_from_a_file(wild_dir: Path, tmp_path: Path) -> None:

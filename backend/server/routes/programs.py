@@ -18,6 +18,7 @@ from forktree.backend.server.served import Served
 from forktree.backend.server.streams import EventStream
 from forktree.backend.server.wire import Wire
 from forktree.lang.errors import LanguageError
+from forktree.lang.ir import Gen
 from forktree.lang.sampling import Sampling
 from forktree.runtime.journal import store_state
 from forktree.runtime.programs import Program
@@ -49,6 +50,7 @@ async def answer(served: Served, request: Request, body: ProgramsRequest) -> Any
     served.model_of(body.model)
     program = await asyncio.to_thread(_program, body)
     sampling = _sampling(body)
+    _check_samples(program, sampling, served.settings.max_choices)
     rows = [_row(program, index, row) for index, row in enumerate(body.rows)]
     watched = served.by(replace(served.caller, receive=None))  # the stream watches the client
     return EventStream(_outcomes(watched, program, rows, sampling), (), PROGRAMS)
@@ -73,6 +75,14 @@ def _sampling(body: ProgramsRequest) -> Sampling | None:
         return Sampling(**{name: _frozen(value) for name, value in body.sampling.items()})
     except (TypeError, ValueError) as error:
         raise ApiError(400, f"sampling: {error}", param="sampling", code="invalid_value") from None
+
+
+def _check_samples(program: Program, sampling: Sampling | None, most: int) -> None:
+    """Raises ApiError 400: one step asks for more samples at once than any request may."""
+    of_steps = [op.node.sampling for op in program.ops if isinstance(op.node, Gen)]
+    largest = max(given.n or 1 for given in (Sampling(n=1), sampling, program.sampling, *of_steps) if given is not None)
+    if largest > most:
+        raise ApiError(400, f"program: n is {largest}, and a step takes at most {most} samples", param="program")
 
 
 def _frozen(value: Any) -> Any:
