@@ -14,6 +14,7 @@ import ctypes
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -80,6 +81,14 @@ class StepShape:
     eps: float
 
 
+class StepOutput(NamedTuple):
+    """Logits [rows, vocab], and final states [rows, hidden] (behind the last norm), both float32, of the rows that
+    were asked for."""
+
+    logits: torch.Tensor
+    hidden: torch.Tensor
+
+
 class NativeStep:
     """The layers of one model as the native library reads them, and the memory that a step works in.
 
@@ -137,23 +146,23 @@ class NativeStep:
         slots: torch.Tensor,
         plan: AttentionPlan,
         logit_rows: torch.Tensor,
+        hidden_rows: torch.Tensor,
         k_pool: torch.Tensor,
         v_pool: torch.Tensor,
-    ) -> torch.Tensor:
-        """Write the new tokens' keys and values, and compute the logits that are asked for.
+    ) -> StepOutput:
+        """Write the new tokens' keys and values, and compute the logits and final states that are asked for.
 
         Args:
             ids, positions, slots: [tokens] int64, in range; each slot written once
             plan:       of these rows, from `plan_attention`
-            logit_rows: [rows] int64
+            logit_rows: [rows] int64; hidden_rows the same
             k_pool:     [layers, pages, page_size, kv_heads, head_dim] float32, written; `v_pool` the same
-        Returns:
-            [rows, vocab] float32
         Raises:
             ShapeError: shapes or types that do not fit.
         """
         tokens = plan.num_rows
         for name, tensor in (("ids", ids), ("positions", positions), ("slots", slots)):
+        check_tensor("hidden_rows", hidden_rows, (None,), torch.int64)
             check_tensor(name, tensor, (tokens,), torch.int64)
         check_tensor("logit_rows", logit_rows, (None,), torch.int64)
         pages = (len(self._layers), None, plan.page_size, self._shape.kv_heads, self._shape.head_dim)
@@ -161,7 +170,7 @@ class NativeStep:
         check_tensor("v_pool", v_pool, tuple(k_pool.shape), torch.float32)
         if plan.max_slot >= k_pool.shape[1] * plan.page_size:
             raise ShapeError(f"slots must be below {k_pool.shape[1] * plan.page_size}, not {plan.max_slot}")
-        logits = torch.empty(len(logit_rows), self._vocab)
+        out = StepOutput(torch.empty(len(logit_rows), self._vocab), torch.empty(len(hidden_rows), self._shape.hidden))
         given = structs.StepInput(
             ids=ids.data_ptr(),
             positions=positions.data_ptr(),
@@ -169,17 +178,20 @@ class NativeStep:
             logit_rows=logit_rows.data_ptr(),
             k_pages=k_pool.data_ptr(),
             v_pages=v_pool.data_ptr(),
-            logits=logits.data_ptr(),
+            hidden_rows=hidden_rows.data_ptr(),
+            hidden=out.hidden.data_ptr(),
+            logits=out.logits.data_ptr(),
             workspace=self._memory_for(plan, len(logit_rows)),
             plan=native_plan(plan),
             rows=tokens,
             pairs=plan.num_pairs,
+            num_hidden=len(hidden_rows),
             most_pairs=_most_pairs(plan),
             num_logits=len(logit_rows),
             layer_floats=k_pool.stride(0),
         )
         self._native.library.ft_step(ctypes.byref(self._model), ctypes.byref(given), self._team())
-        return logits
+        return out
 
     def use_threads(self, count: int) -> None:
         """Let so many threads carry out the next steps, at most those of the library. Changes no bit.

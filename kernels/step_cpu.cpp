@@ -27,9 +27,11 @@ struct StepModel {
 struct StepInput {
     const int64_t *ids, *positions, *slots, *logit_rows;
     float *k_pages, *v_pages, *logits, *workspace;
+    const int64_t* hidden_rows;
+    float* hidden;  // [num_hidden, hidden]: final states of `hidden_rows`
     AttentionPlan plan;
-    int64_t rows, pairs, most_pairs, num_logits;  // most_pairs: of a block of rows
-    int64_t layer_floats;                         // from one layer's pages to the next one's
+    int64_t rows, pairs, most_pairs, num_logits, num_hidden;  // most_pairs: of a block of rows
+    int64_t layer_floats;                                     // from one layer's pages to the next one's
 };
 
 namespace {
@@ -116,6 +118,7 @@ class Step final : public Job {
             gate(team, layer, scratch);
             multiply(team, layer.down, w_.wide, in_.rows, w_.delta);
         }
+        if (in_.num_hidden) tell_states(team, scratch);
         predict(team, scratch);
     }
 
@@ -244,13 +247,24 @@ class Step final : public Job {
         });
     }
 
+    // A row's final state to `scratch`. The stream stays as it is: a row may be asked for twice.
+    void finish_row(int64_t row, float* scratch) const {
+        float* x = scratch + m_.hidden;
+        std::memcpy(x, w_.stream + row * m_.hidden, m_.hidden * sizeof(float));
+        layer::add_and_normalize(x, w_.delta + row * m_.hidden, m_.norm, m_.hidden, m_.eps, scratch);
+    }
+
+    void tell_states(Member& team, float* scratch) const {
+        team.share(in_.num_hidden, 1, [&](int64_t i, int64_t) {
+            finish_row(in_.hidden_rows[i], scratch);
+            std::memcpy(in_.hidden + i * m_.hidden, scratch, m_.hidden * sizeof(float));
+        });
+    }
+
     // Logits of the rows that are asked for.
     void predict(Member& team, float* scratch) const {
         team.share(in_.num_logits, 1, [&](int64_t i, int64_t) {
-            const int64_t row = in_.logit_rows[i];
-            float* x = scratch + m_.hidden;  // the stream stays as it is: a row may be asked for twice
-            std::memcpy(x, w_.stream + row * m_.hidden, m_.hidden * sizeof(float));
-            layer::add_and_normalize(x, w_.delta + row * m_.hidden, m_.norm, m_.hidden, m_.eps, scratch);
+            finish_row(in_.logit_rows[i], scratch);
             gemm::quantize_row(scratch, i, in_.num_logits, m_.head.blocks, m_.head.inputs, w_.narrow);
         });
         multiply(team, m_.head, w_.narrow, in_.num_logits, in_.logits);

@@ -67,7 +67,7 @@ class StepInput(ctypes.Structure):
 
     _fields_: ClassVar = [
         *((name, _P) for name in ("ids", "positions", "slots", "logit_rows")),
-        *((name, _P) for name in ("k_pages", "v_pages", "logits", "workspace")),
+        *((name, _P) for name in ("k_pages", "v_pages", "logits", "workspace", "hidden_rows", "hidden")),
         ("plan", AttentionPlan),
-        *((name, _I) for name in ("rows", "pairs", "most_pairs", "num_logits", "layer_floats")),
+        *((name, _I) for name in ("rows", "pairs", "most_pairs", "num_logits", "num_hidden", "layer_floats")),
     ]

@@ -28,6 +28,13 @@ class BranchScores(NamedTuple):
     tokens: list[int]
 
 
+class HiddenRows(NamedTuple):
+    """Final hidden states to be added to a sequence's sum: `rows` of those that the pass gives out."""
+
+    seq: Sequence
+    rows: range
+
+
 class StepBatch(NamedTuple):
     """One forward pass, and who reads which row of its logits.
 
@@ -39,6 +46,7 @@ class StepBatch(NamedTuple):
     draws: list[tuple[int, Sequence, tuple[int, ...]]]
     scores: list[ScoreRows]
     branch_scores: list[BranchScores]
+    hidden: list[HiddenRows]
 
 
 def build_batch(chunks: Iterable[Chunk]) -> StepBatch:
@@ -47,11 +55,12 @@ def build_batch(chunks: Iterable[Chunk]) -> StepBatch:
     Page tables are the sequences' own lists: they stay as they are until the step has been delivered.
     """
     forward = ForwardBatch(ids=[], positions=[], seq_of_row=[], page_tables=[], logit_rows=[])
-    batch = StepBatch(forward, [], [], [])
+    batch = StepBatch(forward, [], [], [], [])
     for chunk in chunks:
         first_row = len(forward.ids)
         _add_rows(forward, chunk)
         _add_logit_rows(batch, chunk, first_row)
+        _add_hidden_rows(batch, chunk, first_row)
         if chunk.seq.branches is not None:
             _add_branch_rows(batch, chunk, first_row, chunk.seq.branches)
     return batch
@@ -88,6 +97,16 @@ def _add_logit_rows(batch: StepBatch, chunk: Chunk, first_row: int) -> None:
         drafted = () if draft is None else draft.tokens
         batch.draws.append((len(logit_rows), seq, drafted))
         logit_rows.extend(range(first_row + num_tokens - 1, first_row + num_tokens + len(drafted)))
+
+
+def _add_hidden_rows(batch: StepBatch, chunk: Chunk, first_row: int) -> None:
+    seq, start, num_tokens, _ = chunk
+    row, end = seq.first_hidden_row, start + num_tokens
+    if row is None or row >= end:
+        return
+    hidden_rows = batch.forward.hidden_rows  # the cache stops before `row`, so row >= start
+    batch.hidden.append(HiddenRows(seq, range(len(hidden_rows), len(hidden_rows) + end - row)))
+    hidden_rows.extend(range(first_row + row - start, first_row + num_tokens))
 
 
 def _add_branch_rows(batch: StepBatch, chunk: Chunk, first_row: int, branches: BranchRows) -> None:

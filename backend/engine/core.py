@@ -17,13 +17,22 @@ from typing import Any, NamedTuple
 from forktree.backend.cache.pages import PageAllocator
 from forktree.backend.cache.radix import RadixCache
 from forktree.backend.engine.ahead import AheadRunner, Flight, land, plan_ahead
-from forktree.backend.engine.batch import BranchScores, ScoreRows, StepBatch, build_batch
+from forktree.backend.engine.batch import BranchScores, HiddenRows, ScoreRows, StepBatch, build_batch
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.costs import make_costs
 from forktree.backend.engine.inspect import CachedNode, StepRecord, cached_tree
 from forktree.backend.engine.masks_ahead import MasksAhead
 from forktree.backend.engine.memory import KVMemory, make_tiers
-from forktree.backend.engine.messages import EngineRequest, Event, Failed, Finished, Runner, SampleRow, TokenInfo
+from forktree.backend.engine.messages import (
+    EngineRequest,
+    Event,
+    Failed,
+    Finished,
+    HiddenRunner,
+    Runner,
+    SampleRow,
+    TokenInfo,
+)
 from forktree.backend.engine.output import Ending, end_of_constraint, finish, sample_row, take_forced, take_token
 from forktree.backend.engine.passes import Passes
 from forktree.backend.engine.request import Phase, Sequence, make_sequence
@@ -31,7 +40,7 @@ from forktree.backend.engine.scheduler import Chunk, Scheduler, StepPlan
 from forktree.backend.engine.speculation import Speculator, count_standing
 from forktree.backend.engine.splitting import is_out_of_memory, split_chunks
 from forktree.backend.engine.stats import EngineStats
-from forktree.lang.errors import EngineError, ForktreeError, RunCancelledError
+from forktree.lang.errors import EngineError, ForktreeError, RunCancelledError, UnsupportedError
 
 _log = logging.getLogger(__name__)
 _NUM_RECORDED_STEPS = 1024
@@ -69,6 +78,12 @@ class EngineCore:
         self._timeline: deque[StepRecord] = deque(maxlen=_NUM_RECORDED_STEPS)
 
     @property
+    def _embedder(self) -> HiddenRunner:
+        """The runner, for requests that `make_sequence` takes only where it is one."""
+        assert isinstance(self._runner, HiddenRunner)
+        return self._runner
+
+    @property
     def has_work(self) -> bool:
         return bool(self._live)
 
@@ -83,9 +98,12 @@ class EngineCore:
 
         Raises:
             ContextLengthError: it can never fit.
+            UnsupportedError: it asks for an embedding, and the runner gives out no hidden states.
             ValueError: a field is out of range.
         """
         runner = self._runner
+        if request.embed_from is not None and not isinstance(runner, HiddenRunner):
+            raise UnsupportedError("this model's runner gives out no hidden states, so it makes no embeddings")
         pool_tokens = runner.num_pages * runner.page_size
         return make_sequence(id, request, max_context=runner.max_context, pool_tokens=pool_tokens)
 
@@ -192,11 +210,11 @@ class EngineCore:
             try:
                 batch = build_batch(part)
                 with self._ahead.making(seq.matcher for _, seq, _ in batch.draws):
-                    logits = self._forward(batch)
+                    logits, hidden = self._forward(batch)
             except Exception as error:
                 parts += reversed(self._split(part, error))
             else:
-                self._deliver(StepPlan(chunks=part), batch, logits)
+                self._deliver(StepPlan(chunks=part), batch, logits, hidden)
 
     def _split(self, part: list[Chunk], error: Exception) -> list[list[Chunk]]:
         """What to try in place of a pass that failed; nothing, and its one sequence is ended, where that is one row."""
@@ -208,11 +226,12 @@ class EngineCore:
             self._fail_pass(part[0].seq, error)
         return smaller
 
-    def _deliver(self, plan: StepPlan, batch: StepBatch, logits: Any) -> None:
+    def _deliver(self, plan: StepPlan, batch: StepBatch, logits: Any, hidden: Any | None) -> None:
         """What a pass gave: to the cache, to those who asked for scores, and to those who go on."""
         self._settle(plan)
         self._deliver_scores(logits, batch.scores)
         self._deliver_branch_scores(logits, batch.branch_scores)
+        self._deliver_hidden(hidden, batch.hidden)
         self._draw(logits, batch.draws)
         self._learn(plan)
         self._finish_prompts(plan)
@@ -298,9 +317,12 @@ class EngineCore:
                 for seq in [seq for seq in plan.sequences if target in seq.pages]:
                     self._fail_pass(seq, error)
 
-    def _forward(self, batch: StepBatch) -> Any:
+    def _forward(self, batch: StepBatch) -> tuple[Any, Any | None]:
+        """Logits, and final hidden states where somebody asks for them."""
         self._num_steps += 1
-        return self._passes.forward(batch.forward)
+        if batch.hidden:
+            return self._passes.forward_hidden(batch.forward)
+        return self._passes.forward(batch.forward), None
 
     def _settle(self, plan: StepPlan) -> None:
         """What was computed counts, and filled pages of prompts are there for others."""
@@ -331,6 +353,16 @@ class EngineCore:
                     seq.continuation_logprobs[node] = logprob
             except Exception as error:
                 self._fail(seq, "log-probabilities could not be computed", error)
+
+    def _deliver_hidden(self, hidden: Any, wanted: list[HiddenRows]) -> None:
+        for seq, rows in wanted:
+            if seq.phase is Phase.DONE:
+                continue
+            try:
+                seq.hidden_total = self._embedder.add_hidden(seq.hidden_total, hidden, rows)
+                seq.num_hidden += len(rows)
+            except Exception as error:
+                self._fail(seq, "hidden states could not be read", error)
 
     def _draft(self, plan: StepPlan) -> None:
         """Guess ahead where it pays, as far as the plan leaves room in the step and in the pool."""
@@ -406,7 +438,18 @@ class EngineCore:
     def _finish_prompts(self, plan: StepPlan) -> None:
         for seq in plan.sequences:
             if seq.phase is Phase.RUNNING and seq.output_limit == 0 and seq.num_pending == 0:
-                self._finish(seq, Ending(reason="length"))
+                self._finish_prompt(seq)
+
+    def _finish_prompt(self, seq: Sequence) -> None:
+        """End a request that generates nothing."""
+        embedding: tuple[float, ...] = ()
+        if seq.hidden_total is not None:
+            try:
+                embedding = self._embedder.direction_of(seq.hidden_total)
+            except Exception as error:
+                self._fail(seq, "the prompt has no embedding", error)
+                return
+        self._close(seq, finish(seq, Ending(reason="length"), embedding))
 
     # --- endings -------------------------------------------------------------------------------------------
 

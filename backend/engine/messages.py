@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from forktree.backend.engine.continuations import Continuations
 from forktree.kernels.token_tree import TokenTree
@@ -128,6 +128,7 @@ class Finished:
         stop: the stop string or token id that ended it.
         prompt_logprobs: [len(ids of the prompt) - score_from] natural logs, if asked for.
         continuation_logprobs: one natural log for each node of `continuations`, if there are any.
+        embedding: [hidden] of length 1, if asked for.
         num_cached: tokens of the prompt that came from the cache.
         tokens: one entry for each of `ids`.
     """
@@ -140,6 +141,7 @@ class Finished:
     tail_text: str = ""
     prompt_logprobs: tuple[float, ...] = ()
     continuation_logprobs: tuple[float, ...] = ()
+    embedding: tuple[float, ...] = ()
     num_prompt: int = 0
     num_cached: int = 0
     tokens: tuple[TokenInfo, ...] = ()
@@ -166,6 +168,8 @@ class EngineRequest:
         stop_token_ids: ids that end the output, the model's end tokens among them unless they are ignored.
         score_from: return the log-probabilities of prompt tokens [score_from, len(ids)); at least 1.
         continuations: return the log-probabilities of their tokens behind the prompt; nothing is generated then.
+        embed_from: return the direction of the sum of the final hidden states at prompt tokens
+            [embed_from, len(ids)); nothing is generated then. Takes a `HiddenRunner`.
         namespace: requests of different namespaces never share cache.
         on_event: called on the engine's thread; it must not block or raise.
     """
@@ -180,6 +184,7 @@ class EngineRequest:
     sink: TextSink | None = None
     score_from: int | None = None
     continuations: Continuations | None = None
+    embed_from: int | None = None
     namespace: str = ""
 
 
@@ -222,6 +227,7 @@ class ForwardBatch:
         logit_rows: rows whose logits are wanted, ascending.
         trees: of the sequences that have rows in branches, by index into `page_tables`.
         places: of the rows in branches, by row. They stand behind the other rows of their sequence, ascending.
+        hidden_rows: rows whose final hidden states are wanted, ascending.
     """
 
     ids: list[int]
@@ -231,6 +237,7 @@ class ForwardBatch:
     logit_rows: list[int]
     trees: dict[int, TokenTree] = field(default_factory=dict)
     places: dict[int, int] = field(default_factory=dict)
+    hidden_rows: list[int] = field(default_factory=list)
 
 
 class Runner(Protocol):
@@ -265,4 +272,24 @@ class Runner(Protocol):
 
     def copy_page(self, source: int, target: int, num_tokens: int) -> None:
         """Copy the first `num_tokens` slots of a page, all layers."""
+        ...
+
+
+@runtime_checkable
+class HiddenRunner(Protocol):
+    """A runner that also gives out final hidden states: those that logits are made of, behind the last norm.
+
+    What `forward_hidden` and `add_hidden` return stays inside the runner's own tensors, as logits do.
+    """
+
+    def forward_hidden(self, batch: ForwardBatch) -> tuple[Any, Any]:
+        """What `forward` gives, and the states of `hidden_rows`, in order."""
+        ...
+
+    def add_hidden(self, total: Any | None, hidden: Any, rows: range) -> Any:
+        """A sum of states with those of `rows` (of the states given) added one after another; None is no sum yet."""
+        ...
+
+    def direction_of(self, total: Any) -> tuple[float, ...]:
+        """A sum of states divided by its length, as float32 values. Raises EngineError: it has no direction."""
         ...

@@ -105,7 +105,7 @@ def end_of_constraint(seq: Sequence) -> Ending:
     return Ending(reason="stop", text=_flush(seq))
 
 
-def finish(seq: Sequence, ending: Ending) -> Finished:
+def finish(seq: Sequence, ending: Ending, embedding: tuple[float, ...] = ()) -> Finished:
     """The last event of a sequence."""
     num_kept = len(seq.output_ids) if ending.num_kept is None else ending.num_kept
     return Finished(
@@ -117,6 +117,7 @@ def finish(seq: Sequence, ending: Ending) -> Finished:
         tail_text=ending.tail_text,
         prompt_logprobs=tuple(seq.prompt_logprobs),
         continuation_logprobs=tuple(seq.continuation_logprobs),
+        embedding=embedding,
         num_prompt=seq.num_prompt,
         num_cached=seq.num_cached or 0,
         tokens=tuple(seq.tokens[:num_kept]),

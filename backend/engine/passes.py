@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from forktree.backend.engine.costs import Costs
-from forktree.backend.engine.messages import ForwardBatch, Runner
+from forktree.backend.engine.messages import ForwardBatch, HiddenRunner, Runner
 from forktree.backend.engine.threads import ThreadChoice, Threaded
+
+T = TypeVar("T")
 
 
 class Passes:
@@ -21,12 +24,20 @@ class Passes:
 
     def forward(self, batch: ForwardBatch) -> Any:
         """The runner's logits of a batch."""
+        return self._timed(self._runner.forward, batch)
+
+    def forward_hidden(self, batch: ForwardBatch) -> tuple[Any, Any]:
+        """Logits, and final hidden states of the rows that are asked for; the runner has them."""
+        assert isinstance(self._runner, HiddenRunner)
+        return self._timed(self._runner.forward_hidden, batch)
+
+    def _timed(self, forward: Callable[[ForwardBatch], T], batch: ForwardBatch) -> T:
         if self._threaded is not None:
             self._threaded.use_threads(self._choice.size)
         start, computed = time.perf_counter(), time.thread_time()
-        logits = self._runner.forward(batch)
+        result = forward(batch)
         self._learn(len(batch.ids), time.perf_counter() - start, time.thread_time() - computed)
-        return logits
+        return result
 
     def _learn(self, num_rows: int, seconds: float, computed: float) -> None:
         self._costs.note(num_rows, seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import Any
 
 from forktree.backend.cache.radix import Node
 from forktree.backend.engine.continuations import BranchRows, lay_out
@@ -39,6 +40,7 @@ class Sequence:
         num_computed: tokens whose keys and values are in `pages`.
         num_prefill: tokens that were known when it was admitted last, or brought by the request if that was the first
             time: what is computed of them is prefill.
+        hidden_total: sum of the final hidden states that were asked for, of the first `num_hidden` tokens of these.
         num_cached: tokens of the prompt that the first admission found in the cache; None before it.
         pages: the page table; the first `num_shared` belong to the tree and are locked by `lock`.
         leaf: where the prompt ends in the forest of live requests.
@@ -47,6 +49,7 @@ class Sequence:
     __slots__ = (
         "branches",
         "continuation_logprobs",
+        "hidden_total",
         "id",
         "ids",
         "leaf",
@@ -54,6 +57,7 @@ class Sequence:
         "matcher",
         "num_cached",
         "num_computed",
+        "num_hidden",
         "num_prefill",
         "num_shared",
         "output_ids",
@@ -76,6 +80,8 @@ class Sequence:
         self.output_ids: list[int] = []
         self.tokens: list[TokenInfo] = []
         self.prompt_logprobs: list[float] = []
+        self.hidden_total: Any | None = None
+        self.num_hidden = 0
         self.matcher = request.matcher
         self.phase = Phase.WAITING
         self.num_computed = 0
@@ -122,12 +128,20 @@ class Sequence:
         return row if row < self.num_prompt - 1 else None
 
     @property
+    def first_hidden_row(self) -> int | None:
+        """Position of the first token whose final hidden state is still to be added to the sum."""
+        if self.request.embed_from is None:
+            return None
+        row = self.request.embed_from + self.num_hidden
+        return row if row < self.num_prompt else None
+
+    @property
     def cacheable(self) -> int:
         """Most tokens that may come from the cache: the last is computed for its logits, and so is every
-        row that a score needs."""
-        row = self.first_score_row
-        if row is not None:
-            return row
+        row that a score or an embedding needs."""
+        needed = [row for row in (self.first_score_row, self.first_hidden_row) if row is not None]
+        if needed:
+            return min(needed)
         return (len(self.ids) if self.branches is None else self.num_prompt) - 1
 
 
@@ -193,6 +207,15 @@ def _check_fields(request: EngineRequest) -> None:
         raise ValueError("continuations is empty: give at least one token to score, or None")
     if request.max_tokens and request.continuations is not None:
         raise ValueError(f"continuations are scored alone: max_tokens must be 0, not {request.max_tokens}")
+    if request.embed_from is not None:
+        _check_embedding(request, request.embed_from)
     score_from = request.score_from
     if score_from is not None and not 1 <= score_from <= len(request.ids):
         raise ValueError(f"score_from must be between 1 and the prompt's {len(request.ids)} tokens, not {score_from}")
+
+
+def _check_embedding(request: EngineRequest, embed_from: int) -> None:
+    if not 0 <= embed_from < len(request.ids):
+        raise ValueError(f"embed_from must be between 0 and the prompt's last token, {len(request.ids) - 1}")
+    if request.max_tokens or request.continuations is not None:
+        raise ValueError("an embedding is asked for alone: max_tokens must be 0, and continuations None")

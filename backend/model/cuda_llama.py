@@ -107,14 +107,35 @@ class DeviceModel:
         Args:
             k_pool: [layers, pages, page_size, kv_heads, head_dim] of the model's type, written; `v_pool` the same
         """
+        return self._predict(self._last_norm(*self._run_layers(step, k_pool, v_pool), step.logit_rows, self.dtype))
+
+    def forward_hidden(
+        self, step: DeviceStep, hidden_rows: torch.Tensor, k_pool: torch.Tensor, v_pool: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, and final states [hidden_rows, hidden] float32 (behind the last norm)."""
+        stream, delta = self._run_layers(step, k_pool, v_pool)
+        logits = self._predict(self._last_norm(stream, delta, step.logit_rows, self.dtype))
+        return logits, self._last_norm(stream, delta, hidden_rows, torch.float32)
+
+    def _run_layers(
+        self, step: DeviceStep, k_pool: torch.Tensor, v_pool: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The residual stream, and what the last layer adds to it."""
         stream = self.embedding[resolve_ids(step.ids, step.last_tokens)].float()
         delta: torch.Tensor | None = None
         for index, layer in enumerate(self.layers):
             delta = self._attention(layer, stream, delta, step, k_pool[index], v_pool[index])
             delta = layer.down(silu_mul(layer.gate_up(self._norm(stream, delta, layer.mlp_norm))))
-        chosen = stream[step.logit_rows]
-        last = None if delta is None else delta[step.logit_rows]
-        return self.head(self._norm(chosen, last, self.norm), torch.float32)
+        return stream, delta
+
+    def _last_norm(
+        self, stream: torch.Tensor, delta: torch.Tensor | None, rows: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor:
+        chosen, last = stream[rows], None if delta is None else delta[rows]
+        return add_rms_norm(chosen, last, self.norm, eps=self.config.norm_eps, dtype=dtype)
+
+    def _predict(self, states: torch.Tensor) -> torch.Tensor:
+        return self.head(states, torch.float32)
 
     def _attention(
         self,

@@ -23,6 +23,7 @@ from forktree.backend.model.cuda_llama import DeviceModel, DeviceStep
 from forktree.backend.model.cuda_pool import DevicePool
 from forktree.backend.model.cuda_sampler import PendingDraws, begin_draws, is_plain
 from forktree.backend.model.runner import check_batch, places
+from forktree.backend.model.states import add_states, direction_of
 from forktree.backend.sampler_inputs import make_inputs
 from forktree.kernels.attention_triton import tile_shape
 from forktree.kernels.attention_triton_plan import TritonPlan, plan_triton
@@ -173,6 +174,23 @@ class DeviceRunner:
             self._current = graph
             return graph.forward()
 
+    def forward_hidden(self, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, and final hidden states [len(hidden_rows), hidden] float32. Never from a graph."""
+        check_batch(batch, self._model.config, self._pool, num_drawn=_MOST_DRAWS)
+        self._current = None
+        with torch.inference_mode():
+            step = self._device_step(batch, self._slots(batch), self._plan(batch))
+            rows = torch.tensor(batch.hidden_rows, dtype=torch.int64).to(self._model.device)
+            return self._model.forward_hidden(step, rows, self._pool.k, self._pool.v)
+
+    def add_hidden(self, total: torch.Tensor | None, hidden: torch.Tensor, rows: range) -> torch.Tensor:
+        """See `engine.messages.HiddenRunner`; waits for the pass."""
+        return add_states(total, hidden[rows.start : rows.stop])
+
+    def direction_of(self, total: torch.Tensor) -> tuple[float, ...]:
+        """See `engine.messages.HiddenRunner`."""
+        return direction_of(total)
+
     def sample(self, logits: torch.Tensor, rows: Sequence[tuple[int, SampleRow]]) -> list[TokenInfo]:
         """Draw one token for each (row of `logits`, what to draw), and wait for them.
 
@@ -235,9 +253,12 @@ class DeviceRunner:
         return DecodeGraph(self._model, self._pool, size, self._like, self._shared)
 
     def _forward_plainly(self, batch: ForwardBatch, slots: list[int], plan: TritonPlan) -> torch.Tensor:
+        return self._model.forward(self._device_step(batch, slots, plan), self._pool.k, self._pool.v)
+
+    def _device_step(self, batch: ForwardBatch, slots: list[int], plan: TritonPlan) -> DeviceStep:
         num_rows = len(batch.ids)
         packed = torch.tensor([*batch.ids, *batch.positions, *slots, *batch.logit_rows]).to(self._model.device)
-        step = DeviceStep(
+        return DeviceStep(
             ids=packed[:num_rows],
             positions=packed[num_rows : 2 * num_rows],
             slots=packed[2 * num_rows : 3 * num_rows],
@@ -245,7 +266,6 @@ class DeviceRunner:
             last_tokens=self._last_tokens,
             plan=plan.to(self._model.device),
         )
-        return self._model.forward(step, self._pool.k, self._pool.v)
 
     def _fits_draws(self, graph: DecodeGraph, rows: Sequence[tuple[int, SampleRow]]) -> bool:
         return (

@@ -19,7 +19,7 @@ from forktree.kernels.gemm_weights import Panels, gather_panels
 from forktree.kernels.native import Native
 from forktree.kernels.norm import add_rms_norm
 from forktree.kernels.rotary import HeadNorms, RotaryTable, rotate_and_write
-from forktree.kernels.step import NativeStep, StepLayer, StepLinear, StepShape
+from forktree.kernels.step import NativeStep, StepLayer, StepLinear, StepOutput, StepShape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +32,7 @@ class Step:
         slots:      [tokens] int64: where each token's keys and values go
         plan:       which keys and values each token sees
         logit_rows: [rows] int64: tokens whose logits are wanted
+        hidden_rows: [rows] int64: tokens whose final states are wanted
     """
 
     ids: torch.Tensor
@@ -39,6 +40,7 @@ class Step:
     slots: torch.Tensor
     plan: AttentionPlan
     logit_rows: torch.Tensor
+    hidden_rows: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,22 +69,22 @@ class LlamaModel:
     native: Native | None
     step: NativeStep | None = None
 
-    def forward(self, step: Step, pool: KVPool) -> torch.Tensor:
-        """Write the new tokens' keys and values to the pool; logits [rows, vocab] float32 of the wanted rows."""
-        if self.step is not None:
-            return self.step.run(step.ids, step.positions, step.slots, step.plan, step.logit_rows, pool.k, pool.v)
-        return self.forward_plainly(step, pool)
+    def forward(self, step: Step, pool: KVPool) -> StepOutput:
+        """Write the new tokens' keys and values to the pool; logits and final states of the wanted rows."""
+        if self.step is None:
+            return self.forward_plainly(step, pool)
+        rows = (step.ids, step.positions, step.slots)
+        return self.step.run(*rows, step.plan, step.logit_rows, step.hidden_rows, pool.k, pool.v)
 
-    def forward_plainly(self, step: Step, pool: KVPool) -> torch.Tensor:
+    def forward_plainly(self, step: Step, pool: KVPool) -> StepOutput:
         """The same, one operation after another: what `NativeStep` must equal to the bit."""
         stream = self.embedding[step.ids]
         delta: torch.Tensor | None = None
         for layer, k_pages, v_pages in zip(self.layers, pool.k, pool.v, strict=True):
             delta = self._attention(layer, stream, delta, step, k_pages, v_pages)
             delta = self._mlp(layer, stream, delta)
-        chosen = stream[step.logit_rows]
-        last = None if delta is None else delta[step.logit_rows]
-        return self.head(self._norm(chosen, last, self.norm))
+        logits = self.head(self._last_norm(stream, delta, step.logit_rows))
+        return StepOutput(logits, self._last_norm(stream, delta, step.hidden_rows))
 
     def _attention(
         self,
@@ -110,6 +112,10 @@ class LlamaModel:
 
     def _mlp(self, layer: Layer, stream: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
         return layer.down(silu_mul(layer.gate_up(self._norm(stream, delta, layer.mlp_norm)), native=self.native))
+
+    def _last_norm(self, stream: torch.Tensor, delta: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor:
+        """Final states of some rows; the stream stays as it is."""
+        return self._norm(stream[rows], None if delta is None else delta[rows], self.norm)
 
     def _norm(self, stream: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
         return add_rms_norm(stream, delta, weight, eps=self.config.norm_eps, native=self.native)

@@ -16,6 +16,7 @@ from forktree.backend.engine.messages import ForwardBatch, SampleRow, TokenInfo
 from forktree.backend.model.config import ModelConfig, read_config
 from forktree.backend.model.linear import LinearFactory, Quantize
 from forktree.backend.model.llama import LlamaModel, Step, build_llama
+from forktree.backend.model.states import add_states, direction_of
 from forktree.backend.model.store import cache_root
 from forktree.backend.model.weights import open_weights
 from forktree.backend.sampler import Sampler
@@ -80,7 +81,22 @@ class ModelRunner:
         if not batch.ids:
             return torch.empty(0, self._model.config.vocab_size)
         with torch.inference_mode():
+            return self._model.forward(self._step(batch), self._pool).logits
+
+    def forward_hidden(self, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, and final hidden states [len(hidden_rows), hidden] float32."""
+        self._claim_thread()
+        check_batch(batch, self._model.config, self._pool)
+        with torch.inference_mode():
             return self._model.forward(self._step(batch), self._pool)
+
+    def add_hidden(self, total: torch.Tensor | None, hidden: torch.Tensor, rows: range) -> torch.Tensor:
+        """See `engine.messages.HiddenRunner`."""
+        return add_states(total, hidden[rows.start : rows.stop])
+
+    def direction_of(self, total: torch.Tensor) -> tuple[float, ...]:
+        """See `engine.messages.HiddenRunner`."""
+        return direction_of(total)
 
     def sample(self, logits: torch.Tensor, rows: Sequence[tuple[int, SampleRow]]) -> list[TokenInfo]:
         """Draw one token for each (row of `logits`, what to draw).
@@ -124,6 +140,7 @@ class ModelRunner:
                 batch.page_tables, batch.seq_of_row, batch.positions, size, trees=batch.trees, places=batch.places
             ),
             logit_rows=torch.tensor(batch.logit_rows, dtype=torch.int64),
+            hidden_rows=torch.tensor(batch.hidden_rows, dtype=torch.int64),
         )
 
     def _claim_thread(self) -> None:
@@ -163,6 +180,7 @@ def check_batch(batch: ForwardBatch, config: ModelConfig, pool: Pages, *, num_dr
     _check_range("position", batch.positions, config.max_positions)
     _check_range("sequence", batch.seq_of_row, len(batch.page_tables))
     _check_range("row of logits", batch.logit_rows, len(batch.ids))
+    _check_range("row of hidden states", batch.hidden_rows, len(batch.ids))
     for table in batch.page_tables:
         _check_range("page", table, pool.num_pages)
     for seq, place in zip(batch.seq_of_row, places(batch), strict=True):

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
+
+from forktree.kernels.gemm_weights import Format
 
 
 def write_tiny_model(folder: Path, family: str = "llama", **changes: Any) -> Path:
@@ -49,3 +52,28 @@ def oracle_logits(folder: Path, ids: list[int]) -> torch.Tensor:
     with torch.no_grad():
         logits: torch.Tensor = model(torch.tensor([ids])).logits[0]
     return logits
+
+
+BLOCK_SIZES: dict[str, Any] = {"hidden_size": 96, "intermediate_size": 64, "head_dim": 16}
+
+
+def write_block_model(folder: Path, family: str = "llama", **changes: object) -> Path:
+    """A tiny model whose weights lie on 4-bit blocks, and those of its output layer on 8-bit ones; blocks divide them."""
+    write_tiny_model(folder, family, **{**BLOCK_SIZES, **changes})
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    for name, weight in weights.items():
+        if weight.dim() == 2 and "embed" not in name:
+            weights[name] = _on_blocks(weight, Format.EIGHT_BIT if "lm_head" in name else Format.FOUR_BIT)
+    save_file(weights, path, metadata={"format": "pt"})
+    return folder
+
+
+def _on_blocks(weight: torch.Tensor, format: Format) -> torch.Tensor:
+    blocks = weight.view(len(weight), -1, 32)
+    if format is Format.EIGHT_BIT:
+        d = (blocks.abs().amax(-1, keepdim=True) / 127).half().float()
+        return ((blocks / d).round().clamp(-127, 127) * d).view_as(weight)
+    least = blocks.amin(-1, keepdim=True).half().float()
+    d = ((blocks.amax(-1, keepdim=True) - least) / 15).half().float()
+    return (((blocks - least) / d).round().clamp(0, 15) * d + least).view_as(weight)

@@ -9,40 +9,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
-from tiny_models import oracle_logits, write_tiny_model
+from tiny_models import BLOCK_SIZES, oracle_logits, write_block_model, write_tiny_model
 
 from forktree.backend.engine.messages import ForwardBatch
 from forktree.backend.model.linear import BlockLinear, Fp16Linear
 from forktree.backend.model.runner import ModelRunner, load_runner
 from forktree.kernels.gemm import Activations
-from forktree.kernels.gemm_weights import Format
 
 IDS = [1, *(int(i) for i in torch.randint(3, 131, (299,), generator=torch.Generator().manual_seed(5)))]
-SIZES = {"hidden_size": 96, "intermediate_size": 64, "head_dim": 16}
 FAMILIES = [("llama", {"attention_bias": True, "mlp_bias": True}), ("qwen2", {}), ("qwen3", {"head_dim": 32})]
-
-
-def write_block_model(folder: Path, family: str = "llama", **changes: object) -> Path:
-    """A tiny model whose weights lie on 4-bit blocks, and those of its output layer on 8-bit ones."""
-    write_tiny_model(folder, family, **{**SIZES, **changes})
-    path = folder / "model.safetensors"
-    weights = load_file(path)
-    for name, weight in weights.items():
-        if weight.dim() == 2 and "embed" not in name:
-            weights[name] = _on_blocks(weight, Format.EIGHT_BIT if "lm_head" in name else Format.FOUR_BIT)
-    save_file(weights, path, metadata={"format": "pt"})
-    return folder
-
-
-def _on_blocks(weight: torch.Tensor, format: Format) -> torch.Tensor:
-    blocks = weight.view(len(weight), -1, 32)
-    if format is Format.EIGHT_BIT:
-        d = (blocks.abs().amax(-1, keepdim=True) / 127).half().float()
-        return ((blocks / d).round().clamp(-127, 127) * d).view_as(weight)
-    least = blocks.amin(-1, keepdim=True).half().float()
-    d = ((blocks.amax(-1, keepdim=True) - least) / 15).half().float()
-    return (((blocks - least) / d).round().clamp(0, 15) * d + least).view_as(weight)
 
 
 def batch_of(parts: list[tuple[int, int, int]], page_size: int = 16) -> ForwardBatch:
@@ -54,6 +29,7 @@ def batch_of(parts: list[tuple[int, int, int]], page_size: int = 16) -> ForwardB
         batch.seq_of_row.extend([seq] * num)
         batch.page_tables.append(list(range(page, page - (-(start + num) // page_size))))
     batch.logit_rows.extend(range(len(batch.ids)))
+    batch.hidden_rows.extend(range(0, len(batch.ids), 3))
     return batch
 
 
@@ -83,7 +59,8 @@ def both_ways(runner: ModelRunner, batch: ForwardBatch) -> tuple[torch.Tensor, t
         kept = runner._pool.k.clone()
         fused = runner._model.forward(step, runner._pool)
     assert torch.equal(kept.nan_to_num(7.0), runner._pool.k.nan_to_num(7.0))
-    return fused, plain
+    assert torch.equal(fused.hidden, plain.hidden)
+    return fused.logits, plain.logits
 
 
 @pytest.mark.parametrize(("family", "changes"), FAMILIES)
@@ -130,7 +107,7 @@ def test_auto_keeps_the_blocks_that_weights_were_made_of(tmp_path: Path) -> None
 
 
 def test_auto_keeps_weights_that_were_never_blocks_in_fp16(tmp_path: Path) -> None:
-    model = load_runner(write_tiny_model(tmp_path, **SIZES), kv_tokens=512)._model  # type: ignore[arg-type]
+    model = load_runner(write_tiny_model(tmp_path, **BLOCK_SIZES), kv_tokens=512)._model  # type: ignore[arg-type]
     assert isinstance(model.head, Fp16Linear)
     assert model.step is None
 
@@ -189,7 +166,7 @@ def test_rows_are_told_apart_when_asked_for_in_part_and_twice(runner: ModelRunne
     expected = runner.forward(batch)
     step = runner._step(batch)
     step.logit_rows.resize_(3).copy_(torch.tensor([3, 19, 3]))
-    assert torch.equal(runner._model.forward(step, runner._pool), expected[[3, 19, 3]])
+    assert torch.equal(runner._model.forward(step, runner._pool).logits, expected[[3, 19, 3]])
 
 
 def test_a_small_step_behind_a_large_one_is_not_disturbed(runner: ModelRunner) -> None:
