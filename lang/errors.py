@@ -7,6 +7,7 @@
     │   └── RoleError                  a turn order that the chat template forbids
     ├── ConstraintError                a constraint cannot be honoured in full (also a ValueError)
     ├── IncompleteError                a constrained output was cut, so it has no value
+    ├── JournalError                   a map's journal cannot be written or read any more; `.results` holds what is done
     ├── BackendError                   the backend could not answer
     │   ├── AuthenticationError        a key is missing or refused
     │   ├── RateLimitError             too many requests; `.retry_after` seconds
@@ -24,6 +25,7 @@ A user's own exception is never wrapped: it comes out of `run` as itself.
 from __future__ import annotations
 
 import builtins
+from typing import Any
 
 
 class ForktreeError(Exception):
@@ -69,6 +71,18 @@ class IncompleteError(ForktreeError):
     def __init__(self, message: str, *, text: str = "") -> None:
         super().__init__(message)
         self.text = text
+
+
+class JournalError(ForktreeError):
+    """The journal of a map that runs cannot be written or read, because the disk is full, say. The map has stopped.
+
+    Attributes:
+        results: the finished rows that nobody has seen: from `map` all of them, from `imap` those not yet yielded.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.results: list[Any] = []
 
 
 class BackendError(ForktreeError):

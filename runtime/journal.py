@@ -4,20 +4,23 @@ Each finished row is one commit, made before anybody sees its result, so that af
 either wholly there or not at all. Failed rows are not kept: resuming tries them again. The file remembers the
 program, part by part, and each row by its place and content; a change of either is refused unless the caller says
 what to do. Whatever is said, a finished row answers only for a row of the same place and content.
+
+A new file is readable by its owner alone, since it holds what was asked and answered; one that is there keeps its mode.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from forktree.lang.errors import IncompleteError, LanguageError
+from forktree.lang.errors import IncompleteError, JournalError, LanguageError
 from forktree.runtime.cursor import Cursor
 from forktree.runtime.record import Meta
 from forktree.runtime.run import Run
@@ -77,12 +80,13 @@ class JournalFile:
         self._path = Path(journal.path)
         self._on_change = journal.on_change
         try:
+            _make_private(self._path)
             self._db = sqlite3.connect(self._path, timeout=1.0, check_same_thread=False, isolation_level=None)
             self._open()
             self._compare_program(dict(program))
             if isinstance(rows, Sequence):
                 self._compare_rows([fingerprint(row)[:_SHORT] for row in rows])
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             self.close()
             in_use = " (another run has it open)" if "locked" in str(error) else ""
             raise LanguageError(f"{self._path} cannot be used as a journal{in_use}: {error}") from error
@@ -143,8 +147,11 @@ class JournalFile:
 
         Raises:
             LanguageError: the row is another than the one that was finished, or cannot be compared.
+            JournalError: the file cannot be read.
         """
-        found = self._db.execute("SELECT row, value, variables, branch FROM rows WHERE idx = ?", (index,)).fetchone()
+        with self._using(f"whether row {index} is finished cannot be read from"):
+            query = "SELECT row, value, variables, branch FROM rows WHERE idx = ?"
+            found = self._db.execute(query, (index,)).fetchone()
         if found is None:
             return None
         if found[0] != fingerprint(row):
@@ -160,14 +167,36 @@ class JournalFile:
 
         Raises:
             LanguageError: the row, the value or a variable cannot be stored.
+            JournalError: the file cannot be written.
         """
         record = (index, fingerprint(row), *store_state(state, value))
-        self._db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", record)
+        with self._using(f"row {index} is finished and cannot be written to"):
+            self._db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", record)
+
+    @contextmanager
+    def _using(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise JournalError(
+                f"{what} the journal {self._path} ({error}): is the disk full? The rows written before are safe; "
+                "run the map again with this journal"
+            ) from error
 
     def close(self) -> None:
         """Close the file; closing twice is harmless."""
         with suppress(AttributeError):
             self._db.close()
+
+
+def _make_private(path: Path) -> None:
+    """Make the file, mode 0600 whatever the umask; what SQLite puts beside it takes its mode. One that exists is left
+    as it is."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return
+    path.chmod(0o600)
 
 
 def store_state(state: State, value: Any) -> tuple[str, str, str]:

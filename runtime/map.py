@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from forktree.lang.errors import LanguageError
+from forktree.lang.errors import JournalError, LanguageError
 from forktree.runtime.executor import MAX_BODY_THREADS, get_executor
 from forktree.runtime.journal import Journal, JournalFile, restore_state
 from forktree.runtime.order import depth_first
@@ -154,8 +154,13 @@ class Batch:
             self._next_index += 1
 
     def finish(self, result: Result) -> None:
-        """A row that `notify` reported; it is in the journal before anybody sees it."""
+        """A row that `notify` reported; it is in the journal before anybody sees it.
+
+        Raises:
+            JournalError: it cannot be written; it waits with the others.
+        """
         del self._running[result.index]
+        self._waiting[result.index] = result
         self._waiting[result.index] = self._kept(result)
 
     def _kept(self, result: Result) -> Result:
@@ -164,9 +169,16 @@ class Batch:
         assert result.state is not None
         try:
             self._journal.write(result.index, result.row, result.state, result.value)
-        except LanguageError as error:
+        except JournalError:
+            raise
+        except Exception as error:  # our own, or one of a value's class that says how it is stored
             return replace(result, ok=False, value=None, error=error)
         return result
+
+    @property
+    def unseen(self) -> list[Result]:
+        """Finished rows whose turn has not come."""
+        return list(self._waiting.values())
 
     @property
     def has_ready(self) -> bool:
@@ -247,7 +259,7 @@ def _result_of(run: Run, state: State, row: Row, index: int) -> Result:
 
 
 def run_map(program: Mappable, rows: Iterable[Row], options: MapOptions) -> list[Result]:
-    """All results. An interrupt (Ctrl-C) cancels what runs and carries what is done as `.results`."""
+    """All results. What ends a map early, Ctrl-C or a JournalError, carries what is done as `.results`."""
     results: list[Result] = []
     try:
         for result in iterate_map(program, rows, _unwaiting(options)):
@@ -256,12 +268,21 @@ def run_map(program: Mappable, rows: Iterable[Row], options: MapOptions) -> list
         interrupt.results = _in_order(results, options)  # type: ignore[attr-defined]
         interrupt.add_note(f"{len(results)} rows were finished; they are in this exception's .results")
         raise
+    except JournalError as error:
+        error.results = _in_order([*results, *error.results], options)
+        raise
     return _in_order(results, options)
 
 
 async def run_map_async(program: Mappable, rows: Iterable[Row], options: MapOptions) -> list[Result]:
     """As `run_map`, in any event loop."""
-    results = [result async for result in iterate_map_async(program, rows, _unwaiting(options))]
+    results: list[Result] = []
+    try:
+        async for result in iterate_map_async(program, rows, _unwaiting(options)):
+            results.append(result)
+    except JournalError as error:
+        error.results = _in_order([*results, *error.results], options)
+        raise
     return _in_order(results, options)
 
 
@@ -341,6 +362,9 @@ def _batch(
     try:
         with _bar(program, rows, options.progress) as bar:
             yield batch, bar
+    except JournalError as error:
+        error.results = batch.unseen
+        raise
     finally:
         batch.cancel()
         if kept is not None:
