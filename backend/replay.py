@@ -14,7 +14,12 @@ nearest recorded one. Equal requests get their answers in the order of the recor
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
+import logging
+import os
+import stat
 import threading
 from collections import deque
 from collections.abc import AsyncIterator
@@ -26,26 +31,30 @@ from forktree.lang import errors
 from forktree.lang.errors import BackendError, ForktreeError
 from forktree.runtime import protocol
 
+_log = logging.getLogger("forktree.replay")
 _FORMAT = "forktree.replay/1"
 Request = protocol.GenerateRequest | protocol.ScoreRequest
 
 
 class Replay:
-    """See the module. Writes a line a request, flushed at once, so that a killed recording is whole up to there.
+    """See the module. Writes a line a request at once, so that a killed recording is whole up to there: a last line
+    that was cut is left out, with a warning.
 
-    With a backend, a file that exists is replaced; the backend is closed with the recording.
+    With a backend, a file that exists is replaced; the backend is closed with the recording. The file is readable by
+    its owner alone. A line that cannot be written is a BackendError of its request; the lines before it stay whole.
     """
 
     def __init__(self, path: str | Path, backend: protocol.Backend | None = None) -> None:
         self._path = Path(path)
         self._backend = backend
-        self._file: Any = None
+        self._file: io.FileIO | None = None
+        self._num_bytes = 0  # of whole lines
         self._lock = threading.Lock()  # guards the answers, which any thread may take
         if backend is None:
             self._name, self._capabilities, self._answers = _read(self._path)
         else:
             self._name, self._capabilities, self._answers = backend.name, backend.capabilities, {}
-            self._file = self._path.open("w", encoding="utf-8")
+            self._file = _open_private(self._path)
             self._write({"format": _FORMAT, "name": self._name, "capabilities": wire.encode(self._capabilities)})
 
     @property
@@ -155,9 +164,22 @@ class Replay:
         self.close()
 
     def _write(self, record: dict[str, Any]) -> None:
-        if not self._file.closed:
-            self._file.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
-            self._file.flush()
+        """Append a line. Raises BackendError: it cannot be written, and the file ends with the line before it."""
+        file = self._file
+        if file is None or file.closed:
+            return
+        line = (json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):  # no regular file
+                file.truncate(self._num_bytes)
+                file.seek(self._num_bytes)
+            what = f"an answer could not be recorded in {self._path} ({error}); is the disk full?"
+            raise BackendError(what) from error
+        self._num_bytes += len(line)
 
     def _take(self, key: str, request: Request) -> dict[str, Any]:
         with self._lock:
@@ -202,9 +224,19 @@ def _raise_recorded(answer: dict[str, Any]) -> None:
         raise cls(message) if is_plain else BackendError(f"{name}: {message}")  # type: ignore[misc]
 
 
+def _open_private(path: Path) -> io.FileIO:
+    """Open a new or emptied file, mode 0600 whatever the umask; what is no regular file keeps its mode."""
+    file = io.FileIO(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600))
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        path.chmod(0o600)
+    return file
+
+
 def _read(path: Path) -> tuple[str, protocol.Capabilities, dict[str, deque[dict[str, Any]]]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        *lines, cut = path.read_bytes().split(b"\n")
+        if cut:
+            _log.warning("the last line of %s was cut short when the recording ended; it is left out", path)
         header, *records = [json.loads(line) for line in lines]
         if header["format"] != _FORMAT:
             raise ValueError(f"its format is {header['format']!r}")
