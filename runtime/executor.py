@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import logging
 import os
 import threading
 import time
@@ -26,6 +27,8 @@ MAX_BODY_THREADS = 64
 _LINGER_S = 0.05
 _MAX_HELP_DEPTH = 8
 _SLICE_S = 0.5
+
+_log = logging.getLogger(__name__)
 
 Job = Callable[[], None]
 Register = Callable[[Callable[[], None]], None]
@@ -182,7 +185,11 @@ class Executor:
     def _run_loop(self, started: Gate) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(started.open)
-        self.loop.run_forever()
+        while not self.loop.is_closed():
+            try:
+                self.loop.run_forever()
+            except BaseException:  # asyncio lets SystemExit and KeyboardInterrupt of a callback or task end the loop
+                _log.exception("something on the executor's loop asked the thread to end; it goes on")
 
     @property
     def is_loop_thread(self) -> bool:

@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
+import io
+import sys
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
+
+
+class _Stderr:
+    """stderr as the bar writes to it. What cannot be written (the terminal is gone, its disk is full) is dropped: no
+    bar is worth a row."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stderr or io.StringIO()
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class ProgressBar:
@@ -20,7 +43,7 @@ class ProgressBar:
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[failed]}"),
-            console=Console(stderr=True),
+            console=Console(file=_Stderr()),  # type: ignore[arg-type]
         )
         self._task = self._bar.add_task(label, total=total, rate="", failed="")
         self._num_failed = 0
