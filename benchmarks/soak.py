@@ -29,10 +29,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from forktree.backend.cache.disk import page_files
 
 _SETTLE_S = 60.0
 
@@ -185,15 +187,16 @@ def weigh(local: Any, tally: Tally, folder: Path, started_s: float) -> Weight:
         num_pages_cached=stats.pages_cached,
         computed_tokens=stats.prefill_tokens + stats.decode_tokens,
         cached_tokens=stats.cached_tokens,
-        disk_mib=sum(path.stat().st_size for path in folder.rglob("*.kv")) / 2**20,
+        disk_mib=sum(file.num_bytes for file in page_files(folder)) / 2**20,
     )
 
 
 def spoil(folder: Path, rng: random.Random, num_files: int = 3) -> None:
     """Cut some files short, as a machine that lost its power would."""
-    files = sorted(folder.rglob("*.kv"))
-    for path in rng.sample(files, min(num_files, len(files))):
-        os.truncate(path, path.stat().st_size // 2)
+    files = sorted(page_files(folder))
+    for file in rng.sample(files, min(num_files, len(files))):
+        with suppress(FileNotFoundError):  # pruned in this moment
+            os.truncate(file.path, file.num_bytes // 2)
 
 
 def rise_of(weights: list[Weight], name: str) -> float:
