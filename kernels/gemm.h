@@ -1,4 +1,4 @@
-// Formats of the block-quantised GEMM and the few vector operations it is made of, for three instruction sets:
+// Formats of the GEMM over packed weights and the few vector operations it is made of, for three instruction sets:
 // AVX-512 with VNNI, AVX2, and whatever the compiler makes of plain loops. The contract is in gemm.py.
 //
 // A panel holds 16 outputs. Lane r of every vector belongs to output r, so no sum ever crosses lanes:
@@ -7,6 +7,7 @@
 //   m       [blocks][16] fp16            (4-bit only) what is added to every weight of the block
 // 4-bit: byte k of vector w holds input 4w + k in its low half and 16 + 4w + k in its high half (4 vectors).
 // 8-bit: q + 128, unsigned (8 vectors). A panel is padded to 64 bytes.
+// Half and float: no scales; vector i of a block is input i of the 16 outputs, in fp16 or float32.
 #pragma once
 #include "simd.h"
 
@@ -15,14 +16,17 @@
 #endif
 
 constexpr int BLOCK_SIZE = 32;
-enum class Format : int32_t { FOUR_BIT = 4, EIGHT_BIT = 8 };
+enum class Format : int32_t { FOUR_BIT = 4, EIGHT_BIT = 8, HALF = 16, FLOAT = 32 };  // the value is a weight's bits
 
-constexpr int64_t word_bytes(Format f) { return f == Format::FOUR_BIT ? 256 : 512; }
-constexpr int64_t block_bytes(Format f) { return word_bytes(f) + (f == Format::FOUR_BIT ? 64 : 32); }
+constexpr int64_t word_bytes(Format f) { return (int64_t)f * 64; }
+constexpr int64_t block_bytes(Format f) {
+    return word_bytes(f) + (f == Format::FOUR_BIT ? 64 : f == Format::EIGHT_BIT ? 32 : 0);
+}
 static inline int64_t panel_bytes(Format f, int64_t blocks) { return (blocks * block_bytes(f) + 63) / 64 * 64; }
 
-// How the inputs are rounded (`Activations` of gemm.py). MIXED has a low digit in some blocks only.
-enum class Inputs : int32_t { EIGHT_BIT = 1, SIXTEEN_BIT = 2, MIXED = 3 };
+// How the inputs are rounded (`Activations` of gemm.py). MIXED has a low digit in some blocks only. FLOAT are not
+// rounded at all, and go with weights of the same kind.
+enum class Inputs : int32_t { EIGHT_BIT = 1, SIXTEEN_BIT = 2, MIXED = 3, FLOAT = 4 };
 constexpr int num_digits(Inputs inputs) { return inputs == Inputs::EIGHT_BIT ? 1 : 2; }
 
 // 32 inputs of a row: x ≈ scale · q; sum = scale · Σ q; offset = -128 · Σ q undoes the shift of 8-bit weights.
@@ -33,6 +37,9 @@ struct Activation {
     int8_t q[DIGITS][BLOCK_SIZE];
     float scale, sum;
     int32_t offset, has_low;
+};
+struct FloatActivation {
+    float x[BLOCK_SIZE];
 };
 constexpr float largest_q(int digits) { return digits == 1 ? 127.0f : 32512.0f; }  // 127 · 256: the high digit fits
 
@@ -110,6 +117,7 @@ static inline Ints dot4(Ints sum, Bytes weights, const int8_t* x) {
 }
 static inline Floats zero() { return _mm512_setzero_ps(); }
 static inline Floats load_halves(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+static inline Floats load_floats(const float* p) { return _mm512_loadu_ps(p); }
 static inline Floats scaled(Ints x, Floats by) { return _mm512_mul_ps(_mm512_cvtepi32_ps(x), by); }
 static inline Floats add_product(Floats sum, Floats a, float b) { return _mm512_fmadd_ps(a, _mm512_set1_ps(b), sum); }
 static inline void store_floats(float* p, Floats x) { _mm512_storeu_ps(p, x); }
@@ -174,6 +182,7 @@ static inline Floats zero() { return {{_mm256_setzero_ps(), _mm256_setzero_ps()}
 static inline Floats load_halves(const uint16_t* p) {
     return {{_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))}};
 }
+static inline Floats load_floats(const float* p) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}}; }
 static inline Floats scaled(Ints x, Floats by) {
     return {{_mm256_mul_ps(_mm256_cvtepi32_ps(x.half[0]), by.half[0]), _mm256_mul_ps(_mm256_cvtepi32_ps(x.half[1]), by.half[1])}};
 }
@@ -228,6 +237,7 @@ static inline Floats load_halves(const uint16_t* p) {
     for (int i = 0; i < LANES; i++) out[i] = from_half(p[i]);
     return load(out);
 }
+static inline Floats load_floats(const float* p) { return load(p); }
 static inline Floats scaled(Ints x, Floats by) { return __builtin_convertvector(x, vf) * by; }
 static inline Floats add_product(Floats sum, Floats a, float b) { return a * splat(b) + sum; }
 static inline void store_floats(float* p, Floats x) { store(p, x); }

@@ -1,4 +1,4 @@
-"""A linear layer over block-quantised weights, with activations quantised in blocks of 32 along the row.
+"""A linear layer over packed weights: quantised blocks, with activations in blocks of 32 along the row, or floats.
 
 For a row x and an output with weights d · q + m (gemm_weights.py), block after block:
 
@@ -19,6 +19,9 @@ any others. The sum behind m is that of the quantised values, so that the roundi
 sum of x itself it would meet d · q alone, which is the larger of the two.
 
 A row with an infinity or a NaN gives NaN at every output. A block whose largest magnitude is below 1e-30 is zero.
+
+Weights in fp16 or float32 go with float32 activations, unrounded: products in float32, added up in the order of the
+inputs, so these rows do not know their neighbours either.
 """
 
 from __future__ import annotations
@@ -31,18 +34,19 @@ import torch
 
 from forktree.kernels import structs
 from forktree.kernels.checks import ShapeError, check_tensor
-from forktree.kernels.gemm_weights import BLOCK_SIZE, Blocks, PackedWeights, Panels
+from forktree.kernels.gemm_weights import BLOCK_SIZE, Blocks, Dense, PackedWeights, Panels
 from forktree.kernels.native import Native
 
 _SMALLEST = 1e-30
 
 
 class Activations(IntEnum):
-    """How the inputs are rounded: to one int8 digit, to two, or to two where a block's scale is large in its row."""
+    """The inputs are rounded to one int8 digit, to two, to two where a block's scale is large in its row, or not."""
 
     EIGHT_BIT = 1
     SIXTEEN_BIT = 2
     MIXED = 3
+    FLOAT = 4
 
     @property
     def top(self) -> int:
@@ -80,12 +84,17 @@ def multiply_blocks(
         [rows, out] float32
     Raises:
         ShapeError: shapes or types that do not fit, or panels without the library that made them.
+        ValueError: quantised weights with float activations, or the reverse.
     """
+    if weights.format.is_quantised == (activations is Activations.FLOAT):
+        raise ValueError(f"{weights.format.name} weights do not go with {activations.name} activations")
     check_tensor("x", x, (None, weights.num_inputs), torch.float32)
     if bias is not None:
         check_tensor("bias", bias, (weights.num_outputs,), torch.float32)
     if isinstance(weights, Blocks):
         return _reference(x, weights, bias, activations)
+    if isinstance(weights, Dense):
+        return _float_reference(x, weights, bias)
     if native is None:
         raise ShapeError("these weights are packed for the native library; pass it, or pack them without it")
     out = x.new_empty(len(x), weights.num_outputs)
@@ -136,4 +145,13 @@ def _reference(x: torch.Tensor, weights: Blocks, bias: torch.Tensor | None, acti
     for block, dot in enumerate(dots):
         out += dot * weights.d[:, block] * rows.scales[:, block, None]
         out += weights.m[:, block] * rows.sums[:, block, None]
+    return out if bias is None else out + bias
+
+
+def _float_reference(x: torch.Tensor, weights: Dense, bias: torch.Tensor | None) -> torch.Tensor:
+    """Products and sums input after input, as the native library has them; it fuses the two, which rounds once less."""
+    weight = weights.weight.float()
+    out = x.new_zeros(len(x), weights.num_outputs)
+    for i in range(weights.num_inputs):
+        out = torch.addcmul(out, x[:, i, None], weight[:, i])
     return out if bias is None else out + bias

@@ -1,6 +1,7 @@
-// Linear layers over block-quantised weights: activations of one or two int8 digits with a scale for every 32 of a
-// row, integer dot products, float32 sums over the blocks in order. The contract and the reference are in gemm.py, the
-// formats in gemm.h. A row's result comes from the same operations in the same order whatever tile it is computed in.
+// Linear layers over packed weights. Quantised blocks: activations of one or two int8 digits with a scale for every 32
+// of a row, integer dot products, float32 sums over the blocks in order. Half and float: float32 products, added up in
+// the order of the inputs. The contract and the reference are in gemm.py, the formats in gemm.h. A row's result comes
+// from the same operations in the same order whatever tile it is computed in.
 #include "gemm.h"
 
 #include <type_traits>
@@ -12,6 +13,10 @@ constexpr int LOW_SIDE_BY_SIDE = 3;  // rows whose low digits are computed where
 constexpr int64_t FEW_ROWS = 4;      // below, one thread quantises: cheaper than a barrier
 constexpr int64_t CHUNK = 120;       // rows whose activations stay in the second-level cache; a multiple of every tile
 constexpr float SMALLEST = 1e-30f;   // a block whose largest magnitude is below is zero: the factor must be finite
+
+// What 32 inputs of a row are kept as.
+template <Inputs I>
+using Stored = std::conditional_t<I == Inputs::FLOAT, FloatActivation, Activation<num_digits(I)>>;
 
 // q = round(x · largest / amax), ties to even. A block with an infinity or a NaN makes its whole row NaN.
 template <int DIGITS>
@@ -105,15 +110,13 @@ UNROLLED
     for (int j = 0; j < N; j++) sums[j] = lanes::add_product(sums[j], lanes::scaled(dots[j], scale), x[j].scale);
 }
 
-// out[j][0 .. 16) of M rows: Σ over blocks of (d · Σ q·x) · scale, and m · sum after it.
+// sums[j] = Σ over blocks of (d · Σ q·x) · scale, and m · sum after it, of M rows and 16 outputs.
 template <Format F, Inputs I, int M>
-void multiply_tile(const uint8_t* panel, const Activation<num_digits(I)>* x, int64_t blocks, lanes::Floats* acc) {
+inline void add_quantised(const uint8_t* panel, const Stored<I>* x, int64_t blocks, lanes::Floats* sums) {
     constexpr int WORDS = BLOCK_SIZE / 4;
     const int64_t ahead = panel_bytes(F, blocks);  // measured: the next panel beats any distance in blocks
     const auto* d = reinterpret_cast<const uint16_t*>(panel + blocks * word_bytes(F));
     const uint16_t* m = d + blocks * LANES;
-    lanes::Floats sums[M];
-    for (int j = 0; j < M; j++) sums[j] = lanes::zero();
     for (int64_t b = 0; b < blocks; b++, panel += word_bytes(F), x += M) {
         lanes::Bytes w[WORDS];
         if (F == Format::FOUR_BIT) {
@@ -139,12 +142,36 @@ UNROLLED
             for (int j = 0; j < M; j++) sums[j] = lanes::add_product(sums[j], least, x[j].sum);
         }
     }
+}
+
+// sums[j] = Σ w·x of M rows and 16 outputs.
+template <Format F, int M>
+inline void add_floats(const uint8_t* panel, const FloatActivation* x, int64_t blocks, lanes::Floats* sums) {
+    const int64_t ahead = panel_bytes(F, blocks);
+    for (int64_t b = 0; b < blocks; b++, panel += word_bytes(F), x += M) {
+        for (int64_t i = 0; i < word_bytes(F); i += 64) __builtin_prefetch(panel + ahead + i, 0, 2);
+UNROLLED
+        for (int i = 0; i < BLOCK_SIZE; i++) {
+            lanes::Floats w;
+            if constexpr (F == Format::HALF) w = lanes::load_halves(reinterpret_cast<const uint16_t*>(panel) + i * LANES);
+            else w = lanes::load_floats(reinterpret_cast<const float*>(panel) + i * LANES);
+UNROLLED
+            for (int j = 0; j < M; j++) sums[j] = lanes::add_product(sums[j], w, x[j].x[i]);
+        }
+    }
+}
+
+template <Format F, Inputs I, int M>
+void multiply_tile(const uint8_t* panel, const Stored<I>* x, int64_t blocks, lanes::Floats* acc) {
+    lanes::Floats sums[M];
+    for (int j = 0; j < M; j++) sums[j] = lanes::zero();
+    if constexpr (I == Inputs::FLOAT) add_floats<F, M>(panel, x, blocks, sums);
+    else add_quantised<F, I, M>(panel, x, blocks, sums);
     for (int j = 0; j < M; j++) acc[j] = sums[j];
 }
 
 template <Format F, Inputs I, int M>
-void multiply_rows(int64_t count, const uint8_t* panel, const Activation<num_digits(I)>* x, int64_t blocks,
-                   lanes::Floats* acc) {
+void multiply_rows(int64_t count, const uint8_t* panel, const Stored<I>* x, int64_t blocks, lanes::Floats* acc) {
     if constexpr (M > 0) {
         if (count == M) multiply_tile<F, I, M>(panel, x, blocks, acc);
         else multiply_rows<F, I, M - 1>(count, panel, x, blocks, acc);
@@ -156,7 +183,7 @@ void multiply(const Linear& layer, int64_t panel, const void* activations, int64
               float* out, int64_t stride) {
     const int64_t column = panel * LANES, left = layer.outputs - column;
     const uint8_t* weights = layer.panels + panel * panel_bytes(F, layer.blocks);
-    const auto* x = static_cast<const Activation<num_digits(I)>*>(activations);
+    const auto* x = static_cast<const Stored<I>*>(activations);
     const vf bias = layer.bias ? load_first(layer.bias + column, left) : splat(0.0f);
     for (int64_t row = first; row < end; row += lanes::MAX_TILE) {
         lanes::Floats acc[lanes::MAX_TILE];
@@ -177,13 +204,15 @@ namespace gemm {
 int64_t row_tile() { return lanes::MAX_TILE; }
 
 int64_t activation_bytes(int64_t rows, int64_t blocks, Inputs inputs) {
+    if (inputs == Inputs::FLOAT) return rows * blocks * (int64_t)sizeof(FloatActivation);
     return rows * blocks * (int64_t)(num_digits(inputs) == 1 ? sizeof(Activation<1>) : sizeof(Activation<2>));
 }
 
 void quantize_block(const float* x, int64_t block, int64_t row, int64_t rows, int64_t blocks, Inputs inputs,
                     void* activations) {
     const int64_t at = place(row, rows, block, blocks);
-    if (num_digits(inputs) == 1) quantize_to<1>(x, static_cast<Activation<1>*>(activations) + at);
+    if (inputs == Inputs::FLOAT) std::memcpy(static_cast<FloatActivation*>(activations) + at, x, sizeof(FloatActivation));
+    else if (num_digits(inputs) == 1) quantize_to<1>(x, static_cast<Activation<1>*>(activations) + at);
     else quantize_to<2>(x, static_cast<Activation<2>*>(activations) + at);
 }
 
@@ -206,16 +235,18 @@ void quantize_row(const float* x, int64_t row, int64_t rows, int64_t blocks, Inp
 
 void multiply_panel(const Linear& layer, int64_t panel, const void* activations, int64_t first, int64_t end,
                     int64_t rows, float* out, int64_t stride) {
-    const bool four = layer.format == (int32_t)Format::FOUR_BIT;
-    const auto choose = [&](auto inputs) {
-        constexpr Inputs I = decltype(inputs)::value;
-        auto* run = four ? multiply<Format::FOUR_BIT, I> : multiply<Format::EIGHT_BIT, I>;
-        run(layer, panel, activations, first, end, rows, out, stride);
-    };
+    const auto run = [&](auto* multiply) { multiply(layer, panel, activations, first, end, rows, out, stride); };
+    const bool four = layer.format == (int32_t)Format::FOUR_BIT, half = layer.format == (int32_t)Format::HALF;
     switch (layer.inputs) {
-        case Inputs::EIGHT_BIT: return choose(std::integral_constant<Inputs, Inputs::EIGHT_BIT>());
-        case Inputs::SIXTEEN_BIT: return choose(std::integral_constant<Inputs, Inputs::SIXTEEN_BIT>());
-        case Inputs::MIXED: return choose(std::integral_constant<Inputs, Inputs::MIXED>());
+        case Inputs::EIGHT_BIT:
+            return run(four ? multiply<Format::FOUR_BIT, Inputs::EIGHT_BIT> : multiply<Format::EIGHT_BIT, Inputs::EIGHT_BIT>);
+        case Inputs::SIXTEEN_BIT:
+            return run(four ? multiply<Format::FOUR_BIT, Inputs::SIXTEEN_BIT>
+                            : multiply<Format::EIGHT_BIT, Inputs::SIXTEEN_BIT>);
+        case Inputs::MIXED:
+            return run(four ? multiply<Format::FOUR_BIT, Inputs::MIXED> : multiply<Format::EIGHT_BIT, Inputs::MIXED>);
+        case Inputs::FLOAT:
+            return run(half ? multiply<Format::HALF, Inputs::FLOAT> : multiply<Format::FLOAT, Inputs::FLOAT>);
     }
 }
 

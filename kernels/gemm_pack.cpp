@@ -1,5 +1,5 @@
 // From float32 weights to the panels of gemm.h. A block that was dequantised from 4-bit or 8-bit blocks is recovered
-// to the bit; both functions count the blocks whose panel does not give back the very weights.
+// to the bit; each function counts the blocks whose panel does not give back the very weights.
 #include <atomic>
 
 #include "gemm.h"
@@ -94,22 +94,57 @@ int64_t pack(const float* weight, int64_t outputs, int64_t blocks, uint8_t* pane
     return inexact;
 }
 
+template <class T, class Convert>
+int64_t pack_plainly(const float* weight, int64_t outputs, int64_t inputs, T* panels, int32_t threads, Convert convert) {
+    const int64_t count = (outputs + LANES - 1) / LANES;
+    int64_t inexact = 0;
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : inexact)
+    for (int64_t panel = 0; panel < count; panel++) {
+        T* to = panels + panel * inputs * LANES;
+        const int64_t first = panel * LANES, here = outputs - first < LANES ? outputs - first : LANES;
+        for (int64_t begin = 0; begin < inputs; begin += BLOCK_SIZE)
+            for (int64_t lane = 0; lane < LANES; lane++) {
+                const float* w = weight + (first + lane) * inputs + begin;
+                bool fits = true;
+                for (int64_t i = 0; i < BLOCK_SIZE; i++)
+                    fits &= convert(lane < here ? w[i] : 0.0f, to + (begin + i) * LANES + lane);
+                inexact += !fits;
+            }
+    }
+    return inexact;
+}
+
+bool keep_half(float w, uint16_t* to) {
+    *to = to_half(w);
+    return from_half(*to) == w;
+}
+
+bool keep_float(float w, float* to) {
+    *to = w;
+    return true;
+}
+
 }  // namespace
 
 extern "C" {
 
 // Bytes of the panels of one layer.
 int64_t ft_gemm_bytes(int64_t outputs, int64_t blocks, int32_t format) {
-    const Format f = format == (int32_t)Format::FOUR_BIT ? Format::FOUR_BIT : Format::EIGHT_BIT;
-    return (outputs + LANES - 1) / LANES * panel_bytes(f, blocks);
+    return (outputs + LANES - 1) / LANES * panel_bytes((Format)format, blocks);
 }
 
 // weight [outputs, blocks · 32] → panels; returns how many blocks are not exactly the weights. Inexact blocks are
-// rounded where the format is 8; where it is 4 nothing useful is left, and the count ends with the first few.
+// rounded; only where the format is 4 bits nothing useful is left, and the count ends with the first few.
 int64_t ft_gemm_pack(const float* weight, int64_t outputs, int64_t blocks, uint8_t* panels, int32_t format,
                      int32_t threads) {
-    if (format == (int32_t)Format::FOUR_BIT) return pack<Format::FOUR_BIT>(weight, outputs, blocks, panels, threads);
-    return pack<Format::EIGHT_BIT>(weight, outputs, blocks, panels, threads);
+    const int64_t inputs = blocks * BLOCK_SIZE;
+    switch ((Format)format) {
+        case Format::FOUR_BIT: return pack<Format::FOUR_BIT>(weight, outputs, blocks, panels, threads);
+        case Format::EIGHT_BIT: return pack<Format::EIGHT_BIT>(weight, outputs, blocks, panels, threads);
+        case Format::HALF: return pack_plainly(weight, outputs, inputs, (uint16_t*)panels, threads, keep_half);
+        case Format::FLOAT: return pack_plainly(weight, outputs, inputs, (float*)panels, threads, keep_float);
+    }
+    return -1;
 }
 
 }  // extern "C"

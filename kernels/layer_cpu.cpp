@@ -135,6 +135,6 @@ void ft_logsumexp(const float* logits, const int64_t* chosen, double* out, int64
 }
 
 // Version of this interface: the loader refuses a library that says another.
-int32_t ft_abi(void) { return 6; }
+int32_t ft_abi(void) { return 7; }
 
 }  // extern "C"

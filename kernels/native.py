@@ -34,7 +34,7 @@ _log = logging.getLogger("forktree.kernels")
 _SOURCES = ("attention_cpu.cpp", "layer_cpu.cpp", "gemm_cpu.cpp", "gemm_pack.cpp", "step_cpu.cpp")
 _HEADERS = ("simd.h", "gemm.h", "attention.h", "layer.h", "team.h")
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=c++17", "-fPIC", "-fno-math-errno")
-_ABI = 6
+_ABI = 7
 _BUILD_TIMEOUT_S = 120.0
 _NAME = "kernels.so"
 

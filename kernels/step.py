@@ -1,4 +1,4 @@
-"""A whole forward pass of a Llama-like model over block-quantised weights, as one native call.
+"""A whole forward pass of a Llama-like model over packed weights, as one native call.
 
 Between the linear layers of a small model there is little to compute and much to start: of ten operations a layer,
 each started from Python, most of a step at one row is the starting. Here all layers are one job of a team of threads,
@@ -162,9 +162,9 @@ class NativeStep:
         """
         tokens = plan.num_rows
         for name, tensor in (("ids", ids), ("positions", positions), ("slots", slots)):
-        check_tensor("hidden_rows", hidden_rows, (None,), torch.int64)
             check_tensor(name, tensor, (tokens,), torch.int64)
         check_tensor("logit_rows", logit_rows, (None,), torch.int64)
+        check_tensor("hidden_rows", hidden_rows, (None,), torch.int64)
         pages = (len(self._layers), None, plan.page_size, self._shape.kv_heads, self._shape.head_dim)
         check_tensor("k_pool", k_pool, pages, torch.float32)
         check_tensor("v_pool", v_pool, tuple(k_pool.shape), torch.float32)
@@ -178,16 +178,16 @@ class NativeStep:
             logit_rows=logit_rows.data_ptr(),
             k_pages=k_pool.data_ptr(),
             v_pages=v_pool.data_ptr(),
-            hidden_rows=hidden_rows.data_ptr(),
-            hidden=out.hidden.data_ptr(),
             logits=out.logits.data_ptr(),
             workspace=self._memory_for(plan, len(logit_rows)),
+            hidden_rows=hidden_rows.data_ptr(),
+            hidden=out.hidden.data_ptr(),
             plan=native_plan(plan),
             rows=tokens,
             pairs=plan.num_pairs,
-            num_hidden=len(hidden_rows),
             most_pairs=_most_pairs(plan),
             num_logits=len(logit_rows),
+            num_hidden=len(hidden_rows),
             layer_floats=k_pool.stride(0),
         )
         self._native.library.ft_step(ctypes.byref(self._model), ctypes.byref(given), self._team())

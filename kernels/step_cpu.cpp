@@ -1,11 +1,13 @@
-// A whole forward pass of a Llama-like model in one call: every layer over block-quantised weights, as one job of a
+// A whole forward pass of a Llama-like model in one call: every layer over packed weights, as one job of a
 // team. It is made of the very functions of the single operations (gemm_cpu.cpp, layer_cpu.cpp, attention_cpu.cpp),
 // so that its results have their bits. The contract is in step.py.
 //
 // Between phases lie these arrays:
 //     stream, delta [rows, hidden]        the residual stream, and what the last linear layer adds to it
 //     qkv, q        [rows, …]             the first linear layer's outputs; rotated queries
-//     narrow, wide  quantised activations of the layers that read `hidden` (or the heads), and `inner` values
+//     narrow, wide  activations of the layers that read `hidden` (or the heads), and `inner` values
+#include <algorithm>
+
 #include "attention.h"
 #include "gemm.h"
 #include "layer.h"
@@ -74,7 +76,13 @@ struct Workspace {
         Arena arena(memory);
         const int64_t heads = m.q_heads * m.head_dim, widest = heads > m.hidden ? heads : m.hidden;
         const int64_t most = rows > num_logits ? rows : num_logits;
-        const auto quantized = [](int64_t n, int64_t width) { return gemm::activation_bytes(n, width / BLOCK_SIZE, Inputs::SIXTEEN_BIT) / 4; };
+        const auto quantized = [&](int64_t n, int64_t width) {  // as the layer that takes most
+            int64_t bytes = gemm::activation_bytes(n, width / BLOCK_SIZE, m.head.inputs);
+            for (int64_t i = 0; i < m.num_layers; i++)
+                for (const Linear* layer : {&m.layers[i].qkv, &m.layers[i].output, &m.layers[i].gate_up, &m.layers[i].down})
+                    bytes = std::max(bytes, gemm::activation_bytes(n, width / BLOCK_SIZE, layer->inputs));
+            return bytes / 4;
+        };
         stream = arena.take(rows * m.hidden);
         delta = arena.take(rows * m.hidden);
         qkv = arena.take(rows * (heads + 2 * m.kv_heads * m.head_dim));

@@ -1,11 +1,11 @@
 """Linear layers whose rows do not know each other: a row's result is the same, to the bit, beside any others.
 
-Which library paths keep that was measured (one row against 1 to 64 rows, at the shapes of small and large
-layers): fbgemm's packed fp16 holds for every count, oneDNN's packed fp32 from two rows on, plain
-`torch.nn.functional.linear` at almost none. So that a longer chunk needs no further proof, these compute rows
-in blocks of at most 64, and every layer shape is checked when a model is loaded. The layers over quantised blocks have
-one order of operations for any number of rows, and need no check. Where no packed path holds on a machine, rows are
-computed one by one: slow, and exact by construction.
+The native library's layers have one order of operations for any number of rows, and need no check. Where there is no
+compiler, or a width is no multiple of 32, a library's packed layers take their place. Which of these keep rows apart
+was measured (one row against 1 to 64 rows, at the shapes of small and large layers): fbgemm's packed fp16 holds for
+every count, oneDNN's packed fp32 from two rows on, plain `torch.nn.functional.linear` at almost none. So that a longer
+chunk needs no further proof, these compute rows in blocks of at most 64, and every layer shape is checked when a model
+is loaded. Where no packed path holds on a machine, rows are computed one by one: slow, and exact by construction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from typing import Literal, Protocol, get_args
 import torch
 
 from forktree.kernels.gemm import Activations, multiply_blocks
-from forktree.kernels.gemm_weights import Format, PackedWeights, can_pack, recover_weights, round_weights
+from forktree.kernels.gemm_weights import (
+    BLOCK_SIZE,
+    Format,
+    PackedWeights,
+    can_pack,
+    keep_weights,
+    recover_weights,
+    round_weights,
+)
 from forktree.kernels.native import Native
 from forktree.lang.errors import ModelError
 
@@ -95,7 +103,7 @@ def _in_blocks(x: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor])
 
 
 class BlockLinear:
-    """Weights in blocks of 4 or 8 bits, activations of 8 or 16 with a scale for every 32 of a row (kernels/gemm.py)."""
+    """Weights packed for kernels/gemm.py: quantised blocks with quantised activations, or floats with floats."""
 
     def __init__(
         self,
@@ -122,13 +130,13 @@ class LinearFactory:
 
     Args:
         quantize: one of `QUANTIZE`.
-            "none"  float32, packed.
-            "fp16"  weights in fp16.
+            "none"  float32.
+            "fp16"  weights in fp16, products and sums in float32.
             "int8"  weights rounded to 8-bit blocks, activations in 8-bit blocks.
             "q4"    like "int8", but a layer whose weights were made of 4-bit blocks keeps just these.
             "auto"  a layer whose weights were made of 4-bit or 8-bit blocks keeps just these, with activations of 16
-                    bits; other layers, and all of them where there are no native kernels, are fp16 where the library
-                    has it and the weights fit, else float32.
+                    bits; other layers, and all of them where there are no native kernels, are fp16 where the weights
+                    fit (and, without native kernels, the library has it), else float32.
             "mixed" like "auto", but activations have 16 bits where a block's scale is large in its row, 8 elsewhere.
             A layer whose inputs are no multiple of 32 is never in blocks; it is fp16 or float32 likewise.
         native: the library that makes blocks fast; without it they take the plain torch path, which is slow.
@@ -158,33 +166,39 @@ class LinearFactory:
 
     def _candidates(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Iterator[Linear]:
         """Kinds in order of preference, each made when it is asked for."""
-        if (packed := self._pack(weight)) is not None:
-            yield BlockLinear(packed, bias, self._native, _ACTIVATIONS[self._quantize])
-        if self._quantize != "none":
-            fits = float(weight.abs().max()) <= _LARGEST_FP16
-            if fits and "fbgemm" in torch.backends.quantized.supported_engines:
-                yield Fp16Linear(weight, bias)
-            elif self._quantize == "fp16":
-                why = "fbgemm is missing" if fits else f"a weight exceeds {_LARGEST_FP16:g}"
-                raise ModelError(f"weights cannot be packed as fp16: {why}; use quantize='none'")
+        if (blocks := self._quantised(weight)) is not None:
+            yield BlockLinear(blocks, bias, self._native, _ACTIVATIONS[self._quantize])
+        is_half = self._quantize != "none" and float(weight.abs().max()) <= _LARGEST_FP16
+        if self._quantize == "fp16" and not is_half:
+            raise ModelError(
+                f"weights cannot be packed as fp16: a weight exceeds {_LARGEST_FP16:g}; use quantize='none'"
+            )
+        if self._native is not None and weight.shape[1] % BLOCK_SIZE == 0:
+            kept = keep_weights(weight, Format.HALF if is_half else Format.FLOAT, native=self._native)
+            yield BlockLinear(kept, bias, self._native, Activations.FLOAT)
+        if is_half and "fbgemm" in torch.backends.quantized.supported_engines:
+            yield Fp16Linear(weight, bias)
+        elif self._quantize == "fp16":
+            raise ModelError("weights cannot be packed as fp16: fbgemm is missing; use quantize='none'")
         if self._quantize != "fp16" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             yield PackedLinear(weight, bias)
 
-    def _pack(self, weight: torch.Tensor) -> PackedWeights | None:
-        """The weights in blocks; None where this quantisation has none for them."""
+    def _quantised(self, weight: torch.Tensor) -> PackedWeights | None:
+        """The weights in quantised blocks; None where this quantisation has none for them."""
         if self._quantize not in _ACTIVATIONS or not can_pack(weight):
             return None
         if self._quantize in _EXACT_BLOCKS:
             if self._native is None:
                 return None
-            found = (recover_weights(weight, format, native=self._native) for format in Format)
+            formats = (format for format in Format if format.is_quantised)
+            found = (recover_weights(weight, format, native=self._native) for format in formats)
             return next((packed for packed in found if packed is not None), None)
         if self._quantize == "q4" and (packed := recover_weights(weight, Format.FOUR_BIT, native=self._native)):
             return packed
         return round_weights(weight, native=self._native)
 
     def _holds_for(self, linear: Linear, weight: torch.Tensor) -> bool:
-        """A library's path is tried out; blocks have one order of operations by construction."""
+        """A library's path is tried out; ours has one order of operations by construction."""
         if isinstance(linear, BlockLinear):
             return True
         key = (type(linear), tuple(weight.shape))

@@ -100,11 +100,25 @@ def test_where_no_packed_path_holds_rows_are_computed_one_by_one(monkeypatch: py
 _never: Callable[[Linear, int], bool] = lambda linear, in_features: False  # noqa: E731
 
 
-def test_weights_beyond_fp16_stay_fp32() -> None:
-    weight = torch.full((4, 4), 1e5)
-    assert not isinstance(LinearFactory("auto").make(weight), Fp16Linear)
+def test_weights_beyond_fp16_stay_fp32(library: Native | None) -> None:
+    weight = torch.full((4, 32), 1e5)
+    made = LinearFactory("auto", library).make(weight)
+    assert isinstance(made, BlockLinear if library else PackedLinear)
+    torch.testing.assert_close(made(torch.eye(32)), weight.t())
     with pytest.raises(ModelError, match="a weight exceeds 65504"):
-        LinearFactory("fp16").make(weight)
+        LinearFactory("fp16", library).make(weight)
+
+
+@pytest.mark.parametrize(("quantize", "format"), [("none", Format.FLOAT), ("fp16", Format.HALF), ("auto", Format.HALF)])
+def test_floats_go_through_the_native_library_where_there_is_one(
+    quantize: Quantize, format: Format, library: Native | None
+) -> None:
+    made = LinearFactory(quantize, library).make(*weight_and_bias(64, 20))
+    if library is None:
+        assert isinstance(made, PackedLinear if quantize == "none" else Fp16Linear)
+    else:
+        assert isinstance(made, BlockLinear)
+        assert made.format is format
 
 
 def test_q4_keeps_four_bit_blocks_and_rounds_other_weights_to_eight(library: Native | None) -> None:
@@ -118,8 +132,13 @@ def test_q4_keeps_four_bit_blocks_and_rounds_other_weights_to_eight(library: Nat
 def test_auto_keeps_blocks_where_there_is_the_native_library(library: Native | None) -> None:
     factory = LinearFactory("auto", library)
     made, other = factory.make(four_bit_weight(64, 20)), factory.make(weight_and_bias(64, 20)[0])
-    assert isinstance(made, BlockLinear if library else Fp16Linear)
-    assert isinstance(other, Fp16Linear)
+    if library is None:
+        assert isinstance(made, Fp16Linear)
+        assert isinstance(other, Fp16Linear)
+    else:
+        assert isinstance(made, BlockLinear)
+        assert isinstance(other, BlockLinear)
+        assert (made.format, other.format) == (Format.FOUR_BIT, Format.HALF)
 
 
 def test_int8_is_near_the_product(library: Native | None) -> None:
@@ -131,11 +150,17 @@ def test_int8_is_near_the_product(library: Native | None) -> None:
     assert error.pow(2).mean().sqrt() < 0.01 * (x @ weight.t()).pow(2).mean().sqrt()
 
 
+@pytest.mark.parametrize("quantize", QUANTIZE)
+def test_widths_that_are_no_multiple_of_32_are_left_to_other_libraries(
+    quantize: Quantize, library: Native | None
+) -> None:
+    assert not isinstance(LinearFactory(quantize, library).make(*weight_and_bias(48, 80)), BlockLinear)
+
+
 @pytest.mark.parametrize("quantize", ["int8", "mixed", "q4"])
-def test_widths_that_are_no_multiple_of_32_are_not_in_blocks(quantize: Quantize) -> None:
-    factory = LinearFactory(quantize)
-    assert not isinstance(factory.make(*weight_and_bias(48, 80)), BlockLinear)
-    assert not isinstance(factory.make(torch.full((4, 64), 1e7)), BlockLinear)
+def test_weights_too_large_for_a_scale_are_not_quantised(quantize: Quantize, library: Native | None) -> None:
+    made = LinearFactory(quantize, library).make(torch.full((4, 64), 1e7))
+    assert not isinstance(made, BlockLinear) or made.format is Format.FLOAT
 
 
 def test_an_unknown_kind_is_refused() -> None:

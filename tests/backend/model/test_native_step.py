@@ -64,7 +64,7 @@ def both_ways(runner: ModelRunner, batch: ForwardBatch) -> tuple[torch.Tensor, t
 
 
 @pytest.mark.parametrize(("family", "changes"), FAMILIES)
-@pytest.mark.parametrize("quantize", ["auto", "mixed", "int8"])
+@pytest.mark.parametrize("quantize", ["auto", "mixed", "int8", "fp16", "none"])
 def test_every_family_has_the_bits_of_its_single_operations(
     tmp_path: Path, family: str, changes: dict[str, object], quantize: str
 ) -> None:
@@ -108,8 +108,9 @@ def test_auto_keeps_the_blocks_that_weights_were_made_of(tmp_path: Path) -> None
 
 def test_auto_keeps_weights_that_were_never_blocks_in_fp16(tmp_path: Path) -> None:
     model = load_runner(write_tiny_model(tmp_path, **BLOCK_SIZES), kv_tokens=512)._model  # type: ignore[arg-type]
-    assert isinstance(model.head, Fp16Linear)
-    assert model.step is None
+    assert isinstance(model.head, BlockLinear)
+    assert model.head.format == 16
+    assert model.step is not None
 
 
 def test_auto_is_fp16_without_native_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
