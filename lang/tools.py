@@ -11,10 +11,12 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, get_type_hints
 
 from forktree.lang.constraints import SchemaSpec, ToolSpec, ToolsSpec
 from forktree.lang.errors import LanguageError
+from forktree.lang.patience import await_for, run_for
 from forktree.lang.types import Output, close_objects
 
 
@@ -49,11 +51,22 @@ class ToolCall:
     arguments: Mapping[str, Any]
     tool: Tool = field(compare=False, repr=False)
 
-    def __call__(self) -> Any:
-        """Run the tool. Its own exception comes out as itself."""
-        if self.tool.function is None:
+    def __call__(self, *, timeout: float | None = None) -> Any:
+        """Run the tool. Its own exception comes out as itself.
+
+        Args:
+            timeout: seconds to wait for it. A synchronous tool runs on a thread of its own then, which is left behind
+                when the time is over: Python cannot stop it.
+        Raises:
+            TimeoutError: it had not ended by then; of an asynchronous tool, when it is awaited.
+        """
+        function = self.tool.function
+        if function is None:
             raise LanguageError(f"tool {self.name!r} was given as a schema, so there is no function to run")
-        return self.tool.function(**self.arguments)
+        if timeout is None:
+            return function(**self.arguments)
+        run = partial(function, **self.arguments)
+        return (await_for if inspect.iscoroutinefunction(function) else run_for)(run, timeout, f"tool {self.name!r}")
 
 
 def tool_of(item: Any) -> Tool:
