@@ -6,8 +6,10 @@ llama-cpp-python; the GGUF file is fetched once and kept beside forktree's model
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +56,9 @@ class Context:
     def share(self, source: int, target: int) -> None:
         """`target` begins with all that `source` holds; the cells are the same."""
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+
+    def drop(self, sequence: int) -> None:
+        llama_cpp.llama_memory_seq_rm(self._memory, sequence, -1, -1)
 
     def close(self) -> None:
         llama_cpp.llama_batch_free(self._batch)
@@ -138,6 +143,64 @@ def run_w3(bench: harness.Bench, model: Any) -> None:
 
     bench.case("W3/gen8", case, units=num)
     context.close()
+    run_select(bench, model)
+
+
+def run_select(bench: harness.Bench, model: Any) -> None:
+    """A fork by hand, 16 questions at a time: each question behind the prefix once, each option behind its question."""
+    few, at_once = W.w3(), 16
+    num, num_options = len(few.questions), len(few.choices[0])
+    longest = max(len(question) for question in few.questions)
+    room = len(few.prefix) + at_once * (longest + num_options * 8) + 64
+    context = Context(model, 1 + at_once * (1 + num_options), room, shares_cells=True)
+
+    def case() -> dict[str, Any]:
+        context.clear()
+        context.compute([Entry(token, index, 0, False) for index, token in enumerate(few.prefix)])
+        for start in range(0, num, at_once):
+            _choose(
+                context, len(few.prefix), few.questions[start : start + at_once], few.choices[start : start + at_once]
+            )
+        return {}
+
+    bench.case("W3/select", case, units=num)
+    context.close()
+
+
+def _choose(context: Context, held: int, questions: list[list[int]], options: list[list[list[int]]]) -> list[int]:
+    """The likeliest option of each question; sequence 0 holds the prefix, and holds it alone afterwards."""
+    heads = range(1, 1 + len(questions))
+    entries = []
+    for head, question in zip(heads, questions, strict=True):
+        context.share(0, head)
+        entries += [Entry(token, held + i, head, i == len(question) - 1) for i, token in enumerate(question)]
+    first = context.compute(entries)
+    branches = [(head, tokens) for head, tails in zip(heads, options, strict=True) for tokens in tails]
+    entries = []
+    for branch, (head, tokens) in enumerate(branches, 1 + len(questions)):
+        context.share(head, branch)
+        at = held + len(questions[head - 1])
+        entries += [Entry(token, at + i, branch, True) for i, token in enumerate(tokens[:-1])]
+    rows = iter(context.compute(entries))
+    scores = [
+        sum(
+            _log_probability(row, token)
+            for row, token in zip((first[head - 1], *_take(rows, tokens)), tokens, strict=True)
+        )
+        for head, tokens in branches
+    ]
+    for sequence in range(1, 1 + len(questions) + len(branches)):
+        context.drop(sequence)
+    return np.reshape(scores, (len(questions), -1)).argmax(-1).tolist()
+
+
+def _take(rows: Iterator[NDArray[np.float32]], tokens: list[int]) -> list[NDArray[np.float32]]:
+    return list(itertools.islice(rows, len(tokens) - 1))
+
+
+def _log_probability(row: NDArray[np.float32], token: int) -> float:
+    top = row.max()
+    return float(row[token] - top - np.log(np.exp(row - top).sum()))
 
 
 def run_w6(bench: harness.Bench, model: Any) -> None:
@@ -180,7 +243,7 @@ WORKLOADS = {"W1": run_w1, "W2": run_w2, "W3": run_w3, "W6": run_w6}
 
 
 def main() -> None:
-    args = harness.arguments("llama.cpp on the file as shipped (it has no W4 and W5 here, and no select)")
+    args = harness.arguments("llama.cpp on the file as shipped (it has no W4 and W5 here)")
     print(harness.HEADER)
     bench = harness.bench_for("llama.cpp", args)
     llama_cpp.llama_backend_init()
