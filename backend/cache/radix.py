@@ -24,54 +24,19 @@ pages of their own. *The tree owns shared pages and the request owns its tail.*
 
 A lock counts one user of a node and of every node above it. It always ends at a border of pages, so it covers
 exactly the pages that its holder reads. Unlocked nodes are evicted leaf by leaf, the least recently used first,
-by a logical clock. (Radix attention: Zheng et al., "SGLang", 2023, arXiv 2312.07104, §3.)
+by a logical clock. A hold says that a node will be asked for again: what is held is evicted when nothing else is
+left, so that a hold never keeps anybody from running. (Radix attention: Zheng et al., "SGLang", 2023, arXiv
+2312.07104, §3.)
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from forktree.backend.cache.nodes import DEAD, Node, PartialPage, Prefix, descend, upwards
 from forktree.backend.cache.pages import PageAllocator
-from forktree.backend.cache.prefix import count_common
-
-_DEAD = -1  # `last_used` of a node that has left the tree; no entry of the heap matches it
-
-
-class Node:
-    """A run of tokens at [start, end) and the pages it owns. Only the cache changes a node."""
-
-    __slots__ = ("children", "last_used", "num_locks", "pages", "parent", "start", "tokens")
-
-    def __init__(self, parent: Node | None, start: int, tokens: list[int], pages: list[int]) -> None:
-        self.parent = parent
-        self.start = start
-        self.tokens = tokens
-        self.pages = pages
-        self.children: dict[int, Node] = {}
-        self.num_locks = 0
-        self.last_used = 0
-
-    @property
-    def end(self) -> int:
-        return self.start + len(self.tokens)
-
-
-class PartialPage(NamedTuple):
-    """The first `num_tokens` slots of `page` continue a match. Nothing locks it: it is to be copied before
-    anything is written to a page that is freed from now on, this one included."""
-
-    page: int
-    num_tokens: int
-
-
-class Prefix(NamedTuple):
-    """A locked match. `pages` are full; `node` holds the lock on them; `partial` goes on inside the next page."""
-
-    node: Node
-    pages: list[int]
-    partial: PartialPage | None
 
 
 class Lower(Protocol):
@@ -99,7 +64,7 @@ class RadixCache:
         self._num_nodes = 0
         self._num_pages = 0
         self._num_evictable = 0
-        self._heap: list[tuple[int, int, Node]] = []  # (last_used, tie-break, leaf); stale entries are skipped
+        self._heap: list[tuple[bool, int, int, Node]] = []  # (held, last_used, tie-break, leaf), stale ones among them
         self._num_pushes = 0
 
     @property
@@ -120,11 +85,11 @@ class RadixCache:
     def match(self, namespace: str, ids: list[int], limit: int) -> int:
         """How many of the first `limit` tokens are cached. Changes nothing."""
         root = self._roots.get(namespace)
-        return 0 if root is None else _descend(root, ids, limit)[1]
+        return 0 if root is None else descend(root, ids, limit)[1]
 
     def acquire(self, namespace: str, ids: list[int], limit: int) -> Prefix:
         """Match at most `limit` tokens and lock the pages that they fill, until `release`."""
-        node, depth = _descend(self._root(namespace), ids, limit)
+        node, depth = descend(self._root(namespace), ids, limit)
         index, rest = divmod(depth, self.page_size)
         partial = self._locate(node, index, rest) if rest else None
         holder = self._node_ending_at(node, index * self.page_size)
@@ -158,7 +123,7 @@ class RadixCache:
         assert len(pages) == -(-num_tokens // self.page_size)
         if num_tokens == 0:
             return
-        node, depth = _descend(self._root(namespace), ids, num_tokens)
+        node, depth = descend(self._root(namespace), ids, num_tokens)
         if depth == num_tokens:
             self._touch(node)
             self._allocator.free(pages[num_shared:])
@@ -171,7 +136,7 @@ class RadixCache:
         self._add_leaf(node, ids[depth:num_tokens], pages[first_new:])
 
     def evict(self, num_pages: int) -> int:
-        """Free unlocked pages, least recently used leaves first, until `num_pages` are freed or none is left.
+        """Free unlocked pages, those that nobody holds and then the least recently used first, until there are so many.
 
         Returns how many were freed; whole leaves go, so it may be more. Every page that leaves the tree
         leaves through `_drop`, where a lower tier may take it over.
@@ -180,8 +145,30 @@ class RadixCache:
         while num_freed < num_pages and self._heap:
             entry = heapq.heappop(self._heap)
             if self._is_current(entry):
-                num_freed += self._drop(entry[2])
+                num_freed += self._drop(entry[3])
         return num_freed
+
+    def hold(self, namespace: str, ids: list[int], num_tokens: int) -> Node | None:
+        """Hold what the tree has of the first `num_tokens` tokens, until `unhold`; None if that is nothing."""
+        root = self._roots.get(namespace)
+        node = None if root is None else descend(root, ids, num_tokens)[0]
+        if node is None or node.parent is None:
+            return None
+        self._change_holds(node, 1)
+        return node
+
+    def unhold(self, node: Node) -> None:
+        """Undo one hold; the node may have been evicted since."""
+        self._change_holds(node, -1)
+
+    def touch(self, namespace: str, ids: list[int], limit: int) -> int:
+        """Count what the tree has of the first `limit` tokens as used now; returns how many it has."""
+        root = self._roots.get(namespace)
+        if root is None:
+            return 0
+        node, depth = descend(root, ids, limit)
+        self._touch(node)
+        return depth
 
     def forget(self) -> int:
         """Free every unlocked page, without a copy in a lower tier; returns how many."""
@@ -210,10 +197,8 @@ class RadixCache:
 
     def _touch(self, node: Node) -> None:
         self._clock += 1
-        walk: Node | None = node
-        while walk is not None:
+        for walk in upwards(node):
             walk.last_used = self._clock
-            walk = walk.parent
         self._offer(node)
 
     def _node_ending_at(self, node: Node, depth: int) -> Node:
@@ -223,11 +208,7 @@ class RadixCache:
         return self._split(node, depth) if depth < node.end else node
 
     def _path_pages(self, node: Node) -> list[int]:
-        path = []
-        walk: Node | None = node
-        while walk is not None:
-            path.append(walk.pages)
-            walk = walk.parent
+        path = [walk.pages for walk in upwards(node)]
         return [page for pages in reversed(path) for page in pages]
 
     def _locate(self, node: Node, index: int, num_tokens: int) -> PartialPage:
@@ -245,7 +226,7 @@ class RadixCache:
         cut = depth - node.start
         num_upper_pages = depth // self.page_size - node.start // self.page_size
         upper = Node(node.parent, node.start, node.tokens[:cut], node.pages[:num_upper_pages])
-        upper.num_locks, upper.last_used = node.num_locks, node.last_used
+        upper.num_locks, upper.num_holds, upper.last_used = node.num_locks, node.num_holds, node.last_used
         assert node.parent is not None
         node.parent.children[upper.tokens[0]] = upper
         node.parent, node.start = upper, depth
@@ -274,7 +255,7 @@ class RadixCache:
         assert parent is not None
         self._keep(leaf)
         del parent.children[leaf.tokens[0]]
-        leaf.last_used = _DEAD
+        leaf.last_used = DEAD
         self._num_nodes -= 1
         pages = leaf.pages
         if leaf.start % self.page_size and not parent.children:
@@ -292,13 +273,9 @@ class RadixCache:
         full = node.pages[: node.end // self.page_size - first]
         if self._lower is None or not full:
             return
-        runs: list[list[int]] = []
-        walk = node
-        while walk.parent is not None:
-            runs.append(walk.tokens)
-            walk = walk.parent
-        ids = [token for run in reversed(runs) for token in run]
-        namespace = next(name for name, root in self._roots.items() if root is walk)
+        path = list(upwards(node))
+        ids = [token for walk in reversed(path) for token in walk.tokens]
+        namespace = next(name for name, root in self._roots.items() if root is path[-1])
         self._lower.keep(namespace, ids, first, full)
 
     def _disown(self, node: Node, pages: list[int]) -> None:
@@ -317,28 +294,36 @@ class RadixCache:
     # --- locks and age -------------------------------------------------------------------------------------
 
     def _lock(self, node: Node) -> None:
-        walk: Node | None = node
-        while walk is not None:
+        for walk in upwards(node):
             if walk.num_locks == 0:
                 self._num_evictable -= len(walk.pages)
             walk.num_locks += 1
-            walk = walk.parent
 
     def _is_evictable(self, node: Node) -> bool:
-        return not node.children and node.num_locks == 0 and node.parent is not None
+        return not node.children and node.num_locks == 0 and node.parent is not None and not node.is_dead
 
     def _offer(self, node: Node) -> None:
         """Let `evict` know of a leaf that may go; its older entries are stale if it was used since."""
         if not self._is_evictable(node):
             return
         if len(self._heap) > 2 * self._num_nodes + 64:
-            self._heap = list({id(entry[2]): entry for entry in self._heap if self._is_current(entry)}.values())
+            self._heap = list({id(entry[3]): entry for entry in self._heap if self._is_current(entry)}.values())
             heapq.heapify(self._heap)
         self._num_pushes += 1
-        heapq.heappush(self._heap, (node.last_used, self._num_pushes, node))
+        heapq.heappush(self._heap, (node.num_holds > 0, node.last_used, self._num_pushes, node))
 
-    def _is_current(self, entry: tuple[int, int, Node]) -> bool:
-        return entry[2].last_used == entry[0] and self._is_evictable(entry[2])
+    def _is_current(self, entry: tuple[bool, int, int, Node]) -> bool:
+        is_held, last_used, _, node = entry
+        return node.last_used == last_used and (node.num_holds > 0) == is_held and self._is_evictable(node)
+
+    def _change_holds(self, node: Node, change: int) -> None:
+        """Nodes that are dead keep count of their holds for those above them, which may not be."""
+        for walk in upwards(node):
+            was_held = walk.num_holds > 0
+            walk.num_holds += change
+            assert walk.num_holds >= 0, "a hold is released twice"
+            if was_held != (walk.num_holds > 0):
+                self._offer(walk)
 
     def num_locks(self) -> int:
         """Locks held now, over all namespaces; 0 when nothing runs."""
@@ -350,7 +335,7 @@ class RadixCache:
         """Assert every invariant of the tree; returns the pages that it owns. For tests and debugging."""
         pages: list[int] = []
         num_evictable = num_nodes = 0
-        offered = {id(entry[2]) for entry in self._heap if self._is_current(entry)}
+        offered = {id(entry[3]) for entry in self._heap if self._is_current(entry)}
         stack = list(self._roots.values())
         while stack:
             node = stack.pop()
@@ -369,25 +354,10 @@ class RadixCache:
         end_page = node.end // size if node.children else -(-node.end // size)
         assert len(node.pages) == end_page - node.start // size, "a node owns the wrong pages"
         assert node.num_locks >= sum(child.num_locks for child in node.children.values())
+        assert node.num_holds >= sum(child.num_holds for child in node.children.values())
         for token, child in node.children.items():
             assert child.parent is node
             assert child.start == node.end
             assert child.tokens
             assert child.tokens[0] == token
             assert child.last_used <= node.last_used
-
-
-def _descend(node: Node, ids: list[int], limit: int) -> tuple[Node, int]:
-    """The deepest node that the first `limit` tokens reach into, and how many of them were found."""
-    depth = 0
-    while depth < limit:
-        child = node.children.get(ids[depth])
-        if child is None:
-            break
-        node = child
-        size = min(len(node.tokens), limit - depth)
-        num_common = count_common(node.tokens, 0, ids, depth, size)
-        depth += num_common
-        if num_common < len(node.tokens):
-            break
-    return node, depth
