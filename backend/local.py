@@ -16,6 +16,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.messages import Emitted, EngineRequest, Event, Failed, Finished
 from forktree.backend.local_answers import completion_of, scores_of
+from forktree.backend.local_embeddings import (
+    Embedding,
+    Pooling,
+    check_pooling,
+    embed_raw,
+    embedding_of,
+    embedding_request,
+)
 from forktree.backend.local_forms import AnswerText
 from forktree.backend.local_generation import Ask, Generation, plan_asks, submit_all
 from forktree.backend.local_model import LocalModel
@@ -210,6 +218,44 @@ class Local:
         """
         self._model.load()
         return generate_raw(self._model, prompts, sampling or Sampling(), markup=markup, constraint=constraint)
+
+    def embed(
+        self,
+        texts: str | Sequence[str | Sequence[int]],
+        *,
+        pooling: Pooling = "last",
+        dimensions: int | None = None,
+        markup: bool = False,
+    ) -> list[Embedding]:
+        """Texts as vectors of length 1: the direction of the model's final hidden states.
+
+        The same text gives the same bits, alone and beside others, cached and not.
+
+        Args:
+            texts: texts or lists of token ids, as in `generate`.
+            pooling: "last" is the last token's state, and takes what is cached of a text; "mean" is the mean over the
+                text, whose every token is then computed.
+            dimensions: keep so many values, and make them a vector of length 1 again; None keeps all.
+            markup: special-token spellings in the texts count as special tokens.
+        Returns:
+            One `Embedding` a text, in order: `.values`, `.usage`.
+        Raises:
+            TypeError, ValueError: a text is none, or a number out of range. BackendError and its kin: one does not
+            fit, or the model gives out no hidden states.
+        """
+        self._model.load()
+        return embed_raw(self._model, texts, pooling=pooling, dimensions=dimensions, markup=markup)
+
+    async def hidden_size(self) -> int:
+        """Values of an embedding; loads the model. Raises UnsupportedError: it makes none."""
+        engine = await self._off_loop(self._model.engine)
+        return engine.hidden_size
+
+    async def embed_ids(self, prompts: Sequence[tuple[int, ...]], *, pooling: Pooling = "last") -> list[Embedding]:
+        """The same of token ids, awaited. For servers. Whoever stops waiting cancels it."""
+        check_pooling(pooling)
+        ends = await self._finish_all([partial(embedding_request, ids, pooling) for ids in prompts])
+        return [embedding_of(end) for end in ends]
 
     async def open(self, asks: Sequence[Ask]) -> list[Generation]:
         """Have the engine take raw prompts, all or none of them; returns when it did. For servers.

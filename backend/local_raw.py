@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Literal
 
 from forktree.backend.engine.loop import Engine
-from forktree.backend.engine.messages import Emitted, Event, Failed, Finished
+from forktree.backend.engine.messages import Emitted, EngineRequest, Event, Failed, Finished
 from forktree.backend.local_answers import logprobs_of, usage_of
 from forktree.backend.local_model import LocalModel
 from forktree.backend.local_requests import Work, engine_request, plan
@@ -53,14 +54,15 @@ def generate_raw(
     spec = constraint.spec if isinstance(constraint, HasSpec) else constraint
     works = [
         plan(Prompt(ids), sampling, tokenizer, spec=spec, sample_index=sample)
-        for ids in _all_ids(prompts, tokenizer, markup)
+        for ids in prompt_ids(prompts, tokenizer, markup)
         for sample in range(sampling.n or 1)
     ]
-    outcomes = _run(model.engine(), works)
+    outcomes = run_all(model.engine(), [partial(engine_request, work) for work in works])
     return [_completion(work, text, end, tokenizer) for work, (text, end) in zip(works, outcomes, strict=True)]
 
 
-def _all_ids(prompts: Any, tokenizer: Tokenizer, markup: bool) -> list[tuple[int, ...]]:
+def prompt_ids(prompts: Any, tokenizer: Tokenizer, markup: bool) -> list[tuple[int, ...]]:
+    """The ids of one text, or of a list of texts and lists of ids. Raises TypeError, ValueError: one is no prompt."""
     if isinstance(prompts, str):
         prompts = [prompts]
     if not isinstance(prompts, Sequence):
@@ -85,16 +87,18 @@ def _ids(index: int, prompt: Any, tokenizer: Tokenizer, markup: bool) -> tuple[i
     return ids
 
 
-def _run(engine: Engine, works: Sequence[Work]) -> list[tuple[str, Finished]]:
+def run_all(
+    engine: Engine, requests: Sequence[Callable[[Callable[[Event], None]], EngineRequest]]
+) -> list[tuple[str, Finished]]:
     """Text and end of each request; the first fault in order is raised when all have ended."""
     events: SimpleQueue[tuple[int, Event]] = SimpleQueue()
-    texts = [""] * len(works)
+    texts = [""] * len(requests)
     ends: dict[int, Finished | BaseException] = {}
     live: dict[int, int] = {}
     try:
-        for index, work in enumerate(works):
+        for index, request in enumerate(requests):
             try:
-                live[index] = engine.submit(engine_request(work, lambda event, index=index: events.put((index, event))))
+                live[index] = engine.submit(request(lambda event, index=index: events.put((index, event))))
             except Exception as error:
                 ends[index] = error
         while live:

@@ -93,6 +93,13 @@ class EngineCore:
         runner = self._runner
         return min(runner.max_context, runner.num_pages * runner.page_size + 1)
 
+    @property
+    def hidden_size(self) -> int:
+        """Values of an embedding. Raises UnsupportedError: the runner gives out no hidden states."""
+        if not isinstance(self._runner, HiddenRunner):
+            raise UnsupportedError("this model's runner gives out no hidden states, so it makes no embeddings")
+        return self._runner.hidden_size
+
     def make_sequence(self, id: int, request: EngineRequest) -> Sequence:
         """Check a request against the runner's limits; safe on any thread. Ids must grow.
 
@@ -102,8 +109,8 @@ class EngineCore:
             ValueError: a field is out of range.
         """
         runner = self._runner
-        if request.embed_from is not None and not isinstance(runner, HiddenRunner):
-            raise UnsupportedError("this model's runner gives out no hidden states, so it makes no embeddings")
+        if request.embed_from is not None:
+            _ = self.hidden_size
         pool_tokens = runner.num_pages * runner.page_size
         return make_sequence(id, request, max_context=runner.max_context, pool_tokens=pool_tokens)
 

@@ -107,6 +107,11 @@ class Engine:
         """Most tokens of a request, prompt and output together."""
         return self._core.max_tokens
 
+    @property
+    def hidden_size(self) -> int:
+        """Values of an embedding. Raises UnsupportedError: the runner gives out no hidden states."""
+        return self._core.hidden_size
+
     def count_cached(self, prompts: list[tuple[int, ...]]) -> list[int]:
         """How many of each prompt's first tokens a program's request would find cached. Changes nothing.
 

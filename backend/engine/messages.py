@@ -282,6 +282,11 @@ class HiddenRunner(Protocol):
     What `forward_hidden` and `add_hidden` return stays inside the runner's own tensors, as logits do.
     """
 
+    @property
+    def hidden_size(self) -> int:
+        """Values of one state."""
+        ...
+
     def forward_hidden(self, batch: ForwardBatch) -> tuple[Any, Any]:
         """What `forward` gives, and the states of `hidden_rows`, in order."""
         ...

@@ -144,6 +144,10 @@ class DeviceRunner:
         return self._pool.page_size
 
     @property
+    def hidden_size(self) -> int:
+        return self._model.config.hidden_size
+
+    @property
     def max_context(self) -> int:
         return self._model.config.max_positions
 

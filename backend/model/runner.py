@@ -57,6 +57,10 @@ class ModelRunner:
         return self._pool.page_size
 
     @property
+    def hidden_size(self) -> int:
+        return self._model.config.hidden_size
+
+    @property
     def max_context(self) -> int:
         return self._model.config.max_positions
 

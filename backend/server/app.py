@@ -17,6 +17,7 @@ from forktree.backend.server.request_log import RequestLog
 from forktree.backend.server.routes import (
     chat,
     completions,
+    embeddings,
     generate,
     health,
     messages,
@@ -30,7 +31,20 @@ from forktree.backend.server.routes import (
 from forktree.backend.server.served import Served
 from forktree.backend.server.settings import Settings
 
-FAMILIES = (chat, completions, messages, responses, programs, score, generate, models, tokens, operations, health)
+FAMILIES = (
+    chat,
+    completions,
+    embeddings,
+    messages,
+    responses,
+    programs,
+    score,
+    generate,
+    models,
+    tokens,
+    operations,
+    health,
+)
 
 
 def build(backend: Local, settings: Settings, *, version: str = "0") -> Starlette:

@@ -50,6 +50,38 @@ class Endpoint:
         return Route(self.path, _Carrier(self, served), methods=[self.method])
 
 
+def post(
+    path: str,
+    answer: Answer,
+    body: type[BaseModel],
+    summary: str,
+    *,
+    gives: tuple[str, ...],
+    streams: bool = False,
+    wire: Wire = OPENAI,
+) -> Endpoint:
+    """A route that takes a body and needs a key. `gives`: what a plain answer, an object, always has."""
+    return Endpoint(
+        method="POST",
+        path=path,
+        answer=answer,
+        summary=summary,
+        body=body,
+        gives=_object(gives),
+        streams=streams,
+        wire=wire,
+    )
+
+
+def get(path: str, answer: Answer, summary: str, *, gives: tuple[str, ...], is_open: bool = False) -> Endpoint:
+    """A route without a body, whose answer is an object as well."""
+    return Endpoint(method="GET", path=path, answer=answer, summary=summary, gives=_object(gives), is_open=is_open)
+
+
+def _object(gives: tuple[str, ...]) -> dict[str, Any]:
+    return {"type": "object", "required": list(gives)}
+
+
 class _Carrier:
     """The ASGI application of one endpoint."""
 

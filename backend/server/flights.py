@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
+from typing import Any, TypeVar
 
 from forktree.backend.local_generation import End, Generation, Piece
 from forktree.backend.server.metrics import Metrics
 from forktree.lang.errors import TimeoutError
+
+T = TypeVar("T")
 
 
 class Flight:
@@ -53,6 +56,24 @@ class Flight:
         self._tell = tell
         if self._stopped_with is not None:
             tell(self._stopped_with)
+
+    async def carry(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of work that is answered as a whole; it is cancelled when this is stopped, or nobody waits.
+
+        Raises what the work raises, and what it was stopped with.
+        """
+        task = asyncio.ensure_future(work)
+        self.on_stop(lambda _: task.cancel())
+        try:
+            result = await task
+        except asyncio.CancelledError:
+            task.cancel()
+            self.metrics.aborted.inc()
+            if self._stopped_with is not None:
+                raise self._stopped_with from None
+            raise
+        self.metrics.whole.observe(time.perf_counter() - self.begun)
+        return result
 
     def ended(self) -> None:
         """One generation has ended."""

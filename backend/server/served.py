@@ -54,9 +54,11 @@ class Served:
         shares = self.settings.shares_cache
         return self.backend.in_namespace(namespace_of(self.caller.tenant, salt, is_shared=shares))
 
-    async def admit(self, count: int, *, priority: int = 0) -> Flight:
+    async def admit(self, count: int, *, priority: int = 0, timeout_s: float | None = None) -> Flight:
         """Wait until the engine takes so many sequences of this caller's.
 
+        Args:
+            timeout_s: seconds that are left for an answer that has begun; None are all that one may take.
         Raises:
             ApiError: 429, too many wait. ClientDisconnect: nobody waits for it any more.
         """
@@ -71,7 +73,7 @@ class Served:
             if not flights:
                 self.flights.pop(self.caller.request_id, None)
 
-        flight = Flight(self.metrics, self.caller.tenant, leave, self.settings.timeout_s)
+        flight = Flight(self.metrics, self.caller.tenant, leave, timeout_s or self.settings.timeout_s)
         self.flights.setdefault(self.caller.request_id, set()).add(flight)
         return flight
 

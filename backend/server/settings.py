@@ -13,6 +13,7 @@ class Settings:
         api_keys: keys of which every request has to bring one; empty lets everyone in.
         max_body_bytes: longest body of a request.
         max_choices: most sequences of one request, prompts times samples.
+        max_inputs: most texts of one request for embeddings.
         max_running: sequences that the engine has at a time; the others wait for their tenant's turn.
         max_waiting: requests that may wait; more are told to come again.
         requests_per_minute: of one key; None is no limit.
@@ -28,6 +29,7 @@ class Settings:
     api_keys: frozenset[str] = frozenset()
     max_body_bytes: int = 32 << 20
     max_choices: int = 256
+    max_inputs: int = 2048
     max_running: int = 128
     max_waiting: int = 1024
     requests_per_minute: float | None = None
@@ -41,7 +43,7 @@ class Settings:
             raise ValueError(f"model_names must hold at least one name and no empty one, not {self.model_names!r}")
         if not all(self.api_keys):
             raise ValueError("an API key must not be empty: leave api_keys empty to let everyone in")
-        for name in ("max_body_bytes", "max_choices", "max_running"):
+        for name in ("max_body_bytes", "max_choices", "max_inputs", "max_running"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)!r}")
         if self.max_waiting < 0:

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 
 from forktree.backend.local_generation import End, Piece
 from forktree.backend.server.choices import closing_all, merged, usage_of
-from forktree.backend.server.endpoints import Endpoint
+from forktree.backend.server.endpoints import Endpoint, post
 from forktree.backend.server.logprobs import chat_logprobs
 from forktree.backend.server.presence import unless_disconnected
 from forktree.backend.server.schemas.chat import ChatRequest
@@ -26,15 +26,14 @@ from forktree.runtime.protocol import Completion, TokenLogprob
 
 def routes() -> list[Endpoint]:
     return [
-        Endpoint(
-            method="POST",
-            path="/v1/chat/completions",
-            answer=answer,
-            summary="The assistant's next message",
-            body=ChatRequest,
-            gives={"type": "object", "required": ["id", "object", "created", "model", "choices", "usage"]},
+        post(
+            "/v1/chat/completions",
+            answer,
+            ChatRequest,
+            "The assistant's next message",
+            gives=("id", "object", "created", "model", "choices", "usage"),
             streams=True,
-        )
+        ),
     ]
 
 

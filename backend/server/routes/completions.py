@@ -15,16 +15,16 @@ from starlette.responses import JSONResponse
 from forktree.backend.local_generation import Ask, End, Piece
 from forktree.backend.server import asked
 from forktree.backend.server.choices import closing_all, merged, opened, usage_of
-from forktree.backend.server.endpoints import Endpoint
+from forktree.backend.server.endpoints import Endpoint, post
 from forktree.backend.server.errors import ApiError
 from forktree.backend.server.flights import Watched
 from forktree.backend.server.logprobs import CompletionLogprobs, joined
 from forktree.backend.server.presence import unless_disconnected
+from forktree.backend.server.prompts import Prompt, prompts_of
 from forktree.backend.server.schemas.completions import CompletionRequest
 from forktree.backend.server.served import Served
 from forktree.backend.server.streams import EventStream
-from forktree.backend.tokenizer import Place, Tokenizer
-from forktree.lang.errors import BackendError
+from forktree.backend.tokenizer import Place
 from forktree.runtime.protocol import Completion, TokenLogprob
 
 _DEFAULT_MAX_TOKENS = 16
@@ -32,24 +32,15 @@ _DEFAULT_MAX_TOKENS = 16
 
 def routes() -> list[Endpoint]:
     return [
-        Endpoint(
-            method="POST",
-            path="/v1/completions",
-            answer=answer,
-            summary="Continuations of prompts",
-            body=CompletionRequest,
-            gives={"type": "object", "required": ["id", "object", "created", "model", "choices", "usage"]},
+        post(
+            "/v1/completions",
+            answer,
+            CompletionRequest,
+            "Continuations of prompts",
+            gives=("id", "object", "created", "model", "choices", "usage"),
             streams=True,
-        )
+        ),
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Prompt:
-    """One prompt: its text, which an echo repeats, and its ids."""
-
-    text: str
-    ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +49,7 @@ class _Job:
 
     served: Served
     body: CompletionRequest
-    prompts: list[_Prompt]
+    prompts: list[Prompt]
     num_samples: int
     head: dict[str, Any]
 
@@ -73,11 +64,10 @@ async def answer(served: Served, request: Request, body: CompletionRequest) -> A
     model = served.model_of(body.model)
     _check(body)
     prompts, num_samples, asks = await asyncio.to_thread(_asks, served, body)
-    is_list = isinstance(body.prompt, list) and not isinstance(body.prompt[0], int)
     generations = await opened(
         served,
         asks,
-        lambda index: f"prompt[{index // num_samples}]" if is_list else "prompt",
+        lambda index: prompts[index // num_samples].param,
         priority=body.priority or 0,
         salt=body.cache_salt,
     )
@@ -110,16 +100,17 @@ def _check(body: CompletionRequest) -> None:
         raise ApiError(400, "a stream does not echo a prompt with log-probabilities: drop one", param="echo")
 
 
-def _asks(served: Served, body: CompletionRequest) -> tuple[list[_Prompt], int, list[Ask]]:
+def _asks(served: Served, body: CompletionRequest) -> tuple[list[Prompt], int, list[Ask]]:
     """What the engine is to compute; takes a while, so not on the loop."""
-    given = _listed(body)
-    num_samples = asked.num_samples(body, len(given), served.settings.max_choices, best_of=body.best_of)
+    several = isinstance(body.prompt, list) and not isinstance(body.prompt[0], int)
+    num_prompts = len(body.prompt or "") if several else 1
+    num_samples = asked.num_samples(body, num_prompts, served.settings.max_choices, best_of=body.best_of)
     ranks = num_samples > (body.n or 1)
     logprobs = 0 if body.logprobs is None and ranks else body.logprobs
     max_tokens = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens or None
     sampling = asked.sampling_of(body, max_tokens=max_tokens, logprobs=logprobs)
     constraint = asked.constraint_of(body)
-    prompts = [_prompt(served.tokenizer, body, index, one) for index, one in enumerate(given)]
+    prompts = prompts_of("prompt", body.prompt, served.tokenizer, markup=bool(body.markup))
     asks = [
         Ask(
             ids=prompt.ids,
@@ -134,30 +125,6 @@ def _asks(served: Served, body: CompletionRequest) -> tuple[list[_Prompt], int, 
         for sample in range(num_samples)
     ]
     return prompts, num_samples, asks
-
-
-def _listed(body: CompletionRequest) -> list[str | list[int]]:
-    prompt: Any = body.prompt
-    if prompt is None or isinstance(prompt, str):
-        return [prompt or ""]
-    return [prompt] if isinstance(prompt[0], int) else list(prompt)
-
-
-def _prompt(tokenizer: Tokenizer, body: CompletionRequest, index: int, given: str | list[int]) -> _Prompt:
-    """Raises ApiError: it has an id that is none, or text that is not Unicode."""
-    param = f"prompt[{index}]" if isinstance(body.prompt, list) and not isinstance(body.prompt[0], int) else "prompt"
-    if isinstance(given, str):
-        try:
-            ids = tokenizer.encode_prompt(given, markup=bool(body.markup))
-        except BackendError as error:
-            raise ApiError(400, f"{param}: {error}", param=param) from None
-        return _Prompt(given, tuple(ids) or tokenizer.start_ids)
-    for place, id in enumerate(given):
-        if not 0 <= id < tokenizer.size:
-            where = f"{param}[{place}]"
-            message = f"{where} is {id}, and this model's token ids are 0 to {tokenizer.size - 1}"
-            raise ApiError(400, message, param=where, code="invalid_value")
-    return _Prompt(tokenizer.decode(given), tuple(given))
 
 
 # --- whole answers -----------------------------------------------------------------------------------------
@@ -189,7 +156,7 @@ def _badness(end: End) -> float:
     return -sum(token.logprob for token in tokens) / max(len(tokens), 1)
 
 
-def _choice(job: _Job, prompt: _Prompt, completion: Completion, scored: Sequence[float]) -> dict[str, Any]:
+def _choice(job: _Job, prompt: Prompt, completion: Completion, scored: Sequence[float]) -> dict[str, Any]:
     text = completion.segment.text
     logprobs = None
     if job.body.logprobs is not None:
@@ -201,7 +168,7 @@ def _choice(job: _Job, prompt: _Prompt, completion: Completion, scored: Sequence
     }
 
 
-def _logprobs(job: _Job, prompt: _Prompt, tokens: Sequence[TokenLogprob], scored: Sequence[float]) -> dict[str, Any]:
+def _logprobs(job: _Job, prompt: Prompt, tokens: Sequence[TokenLogprob], scored: Sequence[float]) -> dict[str, Any]:
     tokenizer, num_top = job.served.tokenizer, job.body.logprobs or 0
     echoed = len(prompt.text) if job.body.echo else 0
     made = CompletionLogprobs(tokenizer, num_top=num_top, offset=echoed).add(tokens)

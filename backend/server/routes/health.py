@@ -5,30 +5,20 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from forktree.backend.server.endpoints import Endpoint
+from forktree.backend.server.endpoints import Endpoint, get
 from forktree.backend.server.served import Served
 from forktree.lang.errors import EngineError
-
-_STATUS = {"type": "object", "required": ["status"]}
 
 
 def routes() -> list[Endpoint]:
     return [
-        Endpoint(
-            method="GET",
-            path="/health",
-            answer=say_health,
-            summary="Whether the server answers",
+        get("/health", say_health, "Whether the server answers", gives=("status",), is_open=True),
+        get(
+            "/ready",
+            say_ready,
+            "Whether the server takes requests: 503 while it drains, or without its engine",
+            gives=("status",),
             is_open=True,
-            gives=_STATUS,
-        ),
-        Endpoint(
-            method="GET",
-            path="/ready",
-            answer=say_ready,
-            summary="Whether the server takes requests: 503 while it drains, or without its engine",
-            is_open=True,
-            gives=_STATUS,
         ),
     ]
 

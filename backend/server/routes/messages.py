@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 
 from forktree.backend.local_generation import End, Piece
 from forktree.backend.server.choices import closing_all, merged
-from forktree.backend.server.endpoints import Endpoint
+from forktree.backend.server.endpoints import Endpoint, post
 from forktree.backend.server.errors import ApiError
 from forktree.backend.server.from_messages import chat_request
 from forktree.backend.server.presence import unless_disconnected
@@ -44,23 +44,21 @@ ANTHROPIC = Wire(refusal=_error, fault=_error, names_events=True)
 
 def routes() -> list[Endpoint]:
     return [
-        Endpoint(
-            method="POST",
-            path="/v1/messages",
-            answer=answer,
-            summary="The assistant's next message, in Anthropic's form",
-            body=MessagesRequest,
-            gives={"type": "object", "required": ["id", "type", "role", "content", "model", "stop_reason", "usage"]},
+        post(
+            "/v1/messages",
+            answer,
+            MessagesRequest,
+            "The assistant's next message, in Anthropic's form",
+            gives=("id", "type", "role", "content", "model", "stop_reason", "usage"),
             streams=True,
             wire=ANTHROPIC,
         ),
-        Endpoint(
-            method="POST",
-            path="/v1/messages/count_tokens",
-            answer=count,
-            summary="How many tokens a conversation takes, in Anthropic's form",
-            body=CountRequest,
-            gives={"type": "object", "required": ["input_tokens"]},
+        post(
+            "/v1/messages/count_tokens",
+            count,
+            CountRequest,
+            "How many tokens a conversation takes, in Anthropic's form",
+            gives=("input_tokens",),
             wire=ANTHROPIC,
         ),
     ]

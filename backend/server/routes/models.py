@@ -7,25 +7,18 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from forktree.backend.server.endpoints import Endpoint
+from forktree.backend.server.endpoints import Endpoint, get
 from forktree.backend.server.served import Served
 
 
 def routes() -> list[Endpoint]:
     return [
-        Endpoint(
-            method="GET",
-            path="/v1/models",
-            answer=list_models,
-            summary="What the model is called",
-            gives={"type": "object", "required": ["object", "data"]},
-        ),
-        Endpoint(
-            method="GET",
-            path="/v1/models/{model:path}",
-            answer=show_model,
-            summary="The model of one name",
-            gives={"type": "object", "required": ["id", "object", "created", "owned_by"]},
+        get("/v1/models", list_models, "What the model is called", gives=("object", "data")),
+        get(
+            "/v1/models/{model:path}",
+            show_model,
+            "The model of one name",
+            gives=("id", "object", "created", "owned_by"),
         ),
     ]
 

@@ -7,7 +7,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from forktree.backend.server.endpoints import Endpoint
+from forktree.backend.server.endpoints import Endpoint, post
 from forktree.backend.server.errors import ApiError
 from forktree.backend.server.schemas.operations import AbortRequest, FlushRequest
 from forktree.backend.server.served import Served
@@ -23,21 +23,19 @@ def routes() -> list[Endpoint]:
             is_open=True,
             media_type="text/plain",
         ),
-        Endpoint(
-            method="POST",
-            path="/flush_cache",
-            answer=flush,
-            summary="Forget every cached token that no running request uses",
-            body=FlushRequest,
-            gives={"type": "object", "required": ["pages_freed"]},
+        post(
+            "/flush_cache",
+            flush,
+            FlushRequest,
+            "Forget every cached token that no running request uses",
+            gives=("pages_freed",),
         ),
-        Endpoint(
-            method="POST",
-            path="/abort",
-            answer=abort,
-            summary="Stop one of the caller's requests, which is then answered with an error",
-            body=AbortRequest,
-            gives={"type": "object", "required": ["aborted"]},
+        post(
+            "/abort",
+            abort,
+            AbortRequest,
+            "Stop one of the caller's requests, which is then answered with an error",
+            gives=("aborted",),
         ),
     ]
 

@@ -158,21 +158,8 @@ async def _outcome(
 async def _run(served: Served, program: Program, arguments: dict[str, Any], sampling: Sampling | None) -> State:
     """One row, in its tenant's turn. Raises what it fails with, and what it was stopped with."""
     flight = await served.admit(1)
-    stopped: list[Exception] = []
-    running = asyncio.ensure_future(program.arun(backend=served.engine(), sampling=sampling, **arguments))
-
-    def stop(error: Exception) -> None:
-        stopped.append(error)
-        running.cancel()
-
-    flight.on_stop(stop)
     try:
-        return await running
-    except asyncio.CancelledError:
-        running.cancel()
-        if stopped:
-            raise stopped[0] from None
-        raise
+        return await flight.carry(program.arun(backend=served.engine(), sampling=sampling, **arguments))
     finally:
         flight.abandon()
 

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 
 from forktree.backend.local_generation import End, Piece
 from forktree.backend.server.choices import closing_all, merged
-from forktree.backend.server.endpoints import Endpoint
+from forktree.backend.server.endpoints import Endpoint, post
 from forktree.backend.server.errors import ApiError
 from forktree.backend.server.from_responses import chat_request
 from forktree.backend.server.logprobs import chat_logprobs
@@ -39,16 +39,15 @@ RESPONSES = Wire(fault=_fault, names_events=True)
 
 def routes() -> list[Endpoint]:
     return [
-        Endpoint(
-            method="POST",
-            path="/v1/responses",
-            answer=answer,
-            summary="The model's next output items",
-            body=ResponsesRequest,
-            gives={"type": "object", "required": ["id", "object", "status", "output", "usage"]},
+        post(
+            "/v1/responses",
+            answer,
+            ResponsesRequest,
+            "The model's next output items",
+            gives=("id", "object", "status", "output", "usage"),
             streams=True,
             wire=RESPONSES,
-        )
+        ),
     ]
 
 

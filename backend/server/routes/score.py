@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from forktree.backend.server.endpoints import Endpoint
+from forktree.backend.server.endpoints import Endpoint, post
 from forktree.backend.server.presence import unless_disconnected
 from forktree.backend.server.schemas.score import ScoreRequest
 from forktree.backend.server.served import Served
@@ -16,14 +16,13 @@ from forktree.runtime import protocol
 
 def routes() -> list[Endpoint]:
     return [
-        Endpoint(
-            method="POST",
-            path="/v1/score",
-            answer=answer,
-            summary="Log-probabilities of several continuations",
-            body=ScoreRequest,
-            gives={"type": "object", "required": ["object", "model", "data", "usage"]},
-        )
+        post(
+            "/v1/score",
+            answer,
+            ScoreRequest,
+            "Log-probabilities of several continuations",
+            gives=("object", "model", "data", "usage"),
+        ),
     ]
 
 
@@ -34,7 +33,7 @@ async def answer(served: Served, request: Request, body: ScoreRequest) -> JSONRe
     asked = protocol.ScoreRequest(branch=branch, options=tuple(body.options), unconditional=bool(body.unconditional))
     flight = await served.admit(1)
     try:
-        result = await unless_disconnected(request.receive, served.engine().score(asked))
+        result = await unless_disconnected(request.receive, flight.carry(served.engine().score(asked)))
     finally:
         flight.abandon()
     usage = result.usage

@@ -8,8 +8,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from forktree.backend.server.conversation import conversation_ids
-from forktree.backend.server.endpoints import Endpoint
+from forktree.backend.server.endpoints import Endpoint, post
 from forktree.backend.server.errors import ApiError
+from forktree.backend.server.prompts import check_ids
 from forktree.backend.server.schemas.tokens import DetokenizeRequest, TokenizeRequest
 from forktree.backend.server.served import Served
 from forktree.lang.errors import ModelError
@@ -17,22 +18,14 @@ from forktree.lang.errors import ModelError
 
 def routes() -> list[Endpoint]:
     return [
-        Endpoint(
-            method="POST",
-            path="/tokenize",
-            answer=tokenize,
-            summary="The ids of a text or a conversation",
-            body=TokenizeRequest,
-            gives={"type": "object", "required": ["tokens", "count", "max_model_len"]},
+        post(
+            "/tokenize",
+            tokenize,
+            TokenizeRequest,
+            "The ids of a text or a conversation",
+            gives=("tokens", "count", "max_model_len"),
         ),
-        Endpoint(
-            method="POST",
-            path="/detokenize",
-            answer=detokenize,
-            summary="The text of ids",
-            body=DetokenizeRequest,
-            gives={"type": "object", "required": ["prompt"]},
-        ),
+        post("/detokenize", detokenize, DetokenizeRequest, "The text of ids", gives=("prompt",)),
     ]
 
 
@@ -62,10 +55,6 @@ def _ids(served: Served, body: TokenizeRequest) -> list[int] | tuple[int, ...]:
 
 async def detokenize(served: Served, request: Request, body: DetokenizeRequest) -> JSONResponse:
     served.model_of(body.model)
-    for index, id in enumerate(body.tokens):
-        if not 0 <= id < served.tokenizer.size:
-            where = f"tokens[{index}]"
-            known = f"this model's token ids are 0 to {served.tokenizer.size - 1}"
-            raise ApiError(400, f"{where} is {id}, and {known}", param=where, code="invalid_value")
+    check_ids("tokens", body.tokens, served.tokenizer)
     text = await asyncio.to_thread(served.tokenizer.decode, body.tokens)
     return JSONResponse({"prompt": text})

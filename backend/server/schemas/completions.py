@@ -12,7 +12,7 @@ from forktree.backend.server.schemas.sampling import SamplingFields
 Ids = Annotated[list[int], Field(min_length=1)]
 
 
-def _kind_of_prompt(value: Any) -> str | None:
+def kind_of_prompt(value: Any) -> str | None:
     if not isinstance(value, list):
         return "text" if isinstance(value, str) else None
     first = value[0] if value else ""
@@ -25,7 +25,7 @@ Prompt = Annotated[
     | Annotated[Ids, Tag("ids")]
     | Annotated[list[Ids], Field(min_length=1), Tag("id_lists")],
     Discriminator(
-        _kind_of_prompt,
+        kind_of_prompt,
         custom_error_type="prompt",
         custom_error_message="must be a text, a list of texts, a list of token ids, or a list of those",
     ),
