@@ -9,10 +9,11 @@ import sys
 import threading
 
 import pytest
-from engine_fakes import log_softmax, mix
+from engine_fakes import mix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_fakes import FakeSource, fake_local, hashed, runner_of, speaker, table
+from local_runs import MERGES, assert_idle, branch_of, run, value
 from toy_tokenizers import byte_level
 
 from forktree.backend.local import Local
@@ -30,50 +31,21 @@ from forktree.lang.errors import (
 from forktree.lang.sampling import Sampling
 from forktree.runtime.protocol import (
     Branch,
-    Completion,
     Delta,
     ForkMark,
     Generated,
     GenerateRequest,
-    OptionScore,
     RoleBegin,
     RoleEnd,
     ScoreRequest,
-    Segment,
-    Text,
 )
 
-MERGES = [
-    ("Ġ", "A"), ("ĠA", "d"), ("ĠAd", "a"), ("N", "a"), ("Na", "m"), ("Nam", "e"), ("A", "d"), ("Ad", "a"),
-    ("Ġ", "y"), ("Ġy", "e"), ("Ġye", "s"), ("X", "b"), ("d", "a"),
-]  # fmt: skip
 NO_END = Sampling(max_tokens=100_000, ignore_eos=True)
-
-
-def branch_of(*segments: Segment | str, on: Branch | None = None) -> Branch | None:
-    for segment in segments:
-        on = Branch(on, Text(segment) if isinstance(segment, str) else segment)
-    return on
 
 
 @pytest.fixture(scope="module")
 def toy() -> Tokenizer:
     return Tokenizer(byte_level(MERGES))
-
-
-async def run(local: Local, branch: Branch | None, *, constraint=None, heal: bool = True, **sampling):
-    """The deltas, and the completion behind them."""
-    request = GenerateRequest(branch=branch, sampling=Sampling(**sampling), constraint=constraint, heal=heal)
-    events = [event async for event in local.stream(request)]
-    assert all(isinstance(event, Delta) for event in events[:-1])
-    completion = events[-1]
-    assert isinstance(completion, Completion)
-    assert "".join(event.text for event in events[:-1]) == completion.segment.text
-    return [event.text for event in events[:-1]], completion
-
-
-async def value(local: Local, branch: Branch | None, **options) -> str:
-    return (await run(local, branch, **options))[1].segment.text
 
 
 # --- generation ------------------------------------------------------------------------------------------------
@@ -311,7 +283,7 @@ async def test_leaving_a_stream_cancels_its_work_and_frees_its_pages(toy):
         stream = local.stream(GenerateRequest(branch=branch_of("x"), sampling=NO_END))
         assert isinstance(await anext(stream), Delta)
         await stream.aclose()
-        await _assert_idle(local)
+        await assert_idle(local)
 
 
 async def test_cancelling_the_task_cancels_its_work_and_frees_its_pages(toy):
@@ -327,14 +299,7 @@ async def test_cancelling_the_task_cancels_its_work_and_frees_its_pages(toy):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await _assert_idle(local)
-
-
-async def _assert_idle(local: Local) -> None:
-    await local.prefill(branch_of("y"))  # commands are carried out in order
-    assert local.stats().num_running == 0
-    local.flush_cache()
-    assert local.stats().pages_free == local.stats().pages_total
+        await assert_idle(local)
 
 
 async def test_closing_tells_every_waiter(toy):
@@ -373,155 +338,6 @@ async def test_a_prompt_beyond_the_context_is_refused_with_its_counts(toy):
         assert (caught.value.limit, caught.value.tokens) == (8, 21)
         _, completion = await run(local, branch_of("xxxx"))
         assert completion.finish_reason == "length"  # to the context's end
-
-
-# --- scores ----------------------------------------------------------------------------------------------------
-
-
-async def test_scores_are_the_models_log_probabilities_of_the_ids(toy):
-    logit = hashed(toy)
-    with fake_local(toy, logit) as local:
-        branch = branch_of("Name: ")
-        options = ("Ada", "x", "Adax", "", "x")
-        result = await local.score(ScoreRequest(branch=branch, options=options, unconditional=True))
-        head = tuple(toy.encode("Name:"))
-        for option, score in zip(options, result.options, strict=True):
-            expected = tuple(toy.encode(" " + option)) if option else ()
-            assert score.ids == expected
-            _assert_scores(score.logprobs, head, expected, logit, toy)
-            _assert_scores(score.unconditional_logprobs, toy.start_ids, expected, logit, toy)
-        assert result.options[1] == result.options[4]
-
-
-def _assert_scores(logprobs, head, ids, logit, tokenizer) -> None:
-    wanted = []
-    for id in ids:
-        wanted.append(log_softmax(head, logit, tokenizer.num_tokens)[id])
-        head = (*head, id)
-    assert logprobs == pytest.approx(wanted, abs=1e-9)
-
-
-async def test_options_are_scored_behind_one_computation_of_the_branch(toy):
-    with fake_local(toy, hashed(toy)) as local:
-        branch = branch_of("a trunk of some length that is the same for all: ")
-        options = tuple(f"option {i}" for i in range(9))
-        await local.score(ScoreRequest(branch=branch, options=options))
-        wholes = [await local.tokens(branch_of(option, on=branch)) for option in options]
-        followed = {ids[:size] for ids in wholes for size in range(1, len(ids))}
-        assert local.stats().prefill_tokens == len(followed)  # the last token of an option foretells nothing
-        assert local.stats().num_finished == 1
-
-
-@pytest.mark.parametrize("max_context", [10_000, 60])
-async def test_many_options_are_scored_as_each_alone_in_requests_that_fit(toy, max_context):
-    """Forty of them do not fit a context of 60 at once."""
-    with fake_local(toy, hashed(toy), max_context=max_context) as local:
-        branch = branch_of("Pick: ")
-        options = tuple(f"{i} of {i * i}" for i in range(40))
-        result = await local.score(ScoreRequest(branch=branch, options=options, unconditional=True))
-        num_requests = local.stats().num_finished
-        assert num_requests == 2 if max_context > 60 else num_requests > 4
-        for option, score in zip(options, result.options, strict=True):
-            (alone,) = (await local.score(ScoreRequest(branch=branch, options=(option,), unconditional=True))).options
-            assert score == alone
-        await _assert_idle(local)
-
-
-async def test_options_of_which_one_begins_another_are_scored_whole(toy):
-    logit = hashed(toy)
-    with fake_local(toy, logit) as local:
-        options = ("x", "xx", "xxx", "x")
-        result = await local.score(ScoreRequest(branch=branch_of("b"), options=options))
-        for option, score in zip(options, result.options, strict=True):
-            whole = tuple(toy.encode("b" + option))
-            assert whole[len(whole) - len(score.ids) :] == score.ids
-            _assert_scores(score.logprobs, whole[: len(whole) - len(score.ids)], score.ids, logit, toy)
-        assert result.options[0] == result.options[3]
-
-
-async def test_empty_options_have_no_ids_and_no_options_no_scores(toy):
-    with fake_local(toy, hashed(toy)) as local:
-        result = await local.score(ScoreRequest(branch=branch_of("x"), options=("", ""), unconditional=True))
-        assert result.options == (OptionScore((), (), ()),) * 2
-        assert (await local.score(ScoreRequest(branch=None, options=()))).options == ()
-        assert local.stats().num_steps == 0
-
-
-async def test_the_order_of_options_does_not_change_their_scores(toy):
-    with fake_local(toy, hashed(toy)) as local:
-        branch = branch_of("Is it? ")
-        forwards = await local.score(ScoreRequest(branch=branch, options=("True", "False", "Unknown")))
-        local.flush_cache()
-        backwards = await local.score(ScoreRequest(branch=branch, options=("Unknown", "False", "True")))
-        assert backwards.options[::-1] == forwards.options
-
-
-async def test_a_score_that_does_not_fit_fails_whole(toy):
-    with fake_local(toy, hashed(toy), max_context=12) as local:
-        with pytest.raises(ContextLengthError):
-            await local.score(ScoreRequest(branch=branch_of("xxxx"), options=("a", "b" * 30)))
-        await _assert_idle(local)
-
-
-# --- the raw door ----------------------------------------------------------------------------------------------
-
-
-def test_raw_prompts_are_continued_as_they_are():
-    tokenizer = Tokenizer(
-        byte_level(MERGES, specials=["<s>", "</s>"], bos_token="<s>", adds_bos=True, chat_template=None)
-    )
-    with fake_local(tokenizer, speaker(tokenizer, "Name: Ada", "Q: yes")) as local:
-        bos = tokenizer.bos_ids[0]
-        done = local.generate(["Name:", [bos, *tokenizer.encode("Q:")], "<s>Q:"], Sampling(max_tokens=9))
-        assert [completion.text for completion in done[:2]] == [" Ada", " yes"]
-        assert done[0].tokens == tokenizer.encode(" Ada")
-        assert done[0].finish_reason == "stop"
-        assert done[0].usage.prompt_tokens == 1 + len(tokenizer.encode("Name:"))
-        assert done[2].usage.prompt_tokens == 1 + len(tokenizer.encode("<s>Q:"))
-        [marked] = local.generate("<s>Q:", markup=True)
-        assert (marked.text, marked.usage.prompt_tokens) == (" yes", 3)
-
-
-def test_raw_prompts_take_n_samples_in_a_row_and_constraints(toy):
-    with fake_local(toy, hashed(toy)) as local:
-        done = local.generate(["x", "y"], Sampling(n=3, seed=1, temperature=1.0, max_tokens=6))
-        assert len(done) == 6
-        assert len({completion.text for completion in done[:3]}) == 3
-        [chosen] = local.generate(["x"], constraint=ChoicesSpec(("yes", "no")))
-        assert chosen.text in ("yes", "no")
-
-
-@pytest.mark.parametrize(
-    ("prompts", "error", "words"),
-    [
-        ([1, 2], TypeError, "prompt 0 is the number 1"),
-        ([["a"]], TypeError, "holds 'a', which is no token id"),
-        ([[True]], TypeError, "holds True"),
-        ([[10**6]], ValueError, "token id 1000000; this model's are 0 to"),
-        (["x", []], ValueError, "prompt 1 is empty"),
-        ([""], ValueError, "prompt 0 is empty"),
-        (3, TypeError, "not int"),
-    ],
-)
-def test_raw_prompts_are_checked_before_anything_runs(toy, prompts, error, words):
-    with fake_local(toy, hashed(toy)) as local:
-        with pytest.raises(error, match=words):
-            local.generate(prompts)
-        assert local.stats().num_steps == 0
-
-
-def test_one_raw_prompt_that_does_not_fit_lets_the_others_end(toy):
-    with fake_local(toy, hashed(toy), max_context=8) as local:
-        with pytest.raises(ContextLengthError):
-            local.generate(["x" * 20, "xx"], Sampling(max_tokens=2))
-        assert local.stats().num_finished == 1
-
-
-def test_tokenize_and_detokenize_round_trip(toy):
-    with fake_local(toy, hashed(toy)) as local:
-        text = "Name: 🦙<|im_end|>"
-        assert local.detokenize(local.tokenize(text)) == text
-        assert local.tokenize("<|im_end|>", markup=True) == [toy.hf.convert_tokens_to_ids("<|im_end|>")]
 
 
 # --- life ------------------------------------------------------------------------------------------------------
