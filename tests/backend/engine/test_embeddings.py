@@ -166,6 +166,8 @@ def test_what_has_no_direction_is_an_error(state: list[float]) -> None:
 class Broken(FakeRunner):
     """Gives out states that have no direction."""
 
+    hidden_size = 1
+
     def forward_hidden(self, batch: Any) -> tuple[Any, Any]:
         return self.forward(batch), [[0.0]] * len(batch.hidden_rows)
 
