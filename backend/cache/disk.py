@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +129,8 @@ def page_files(root: Path) -> Iterator[PageFile]:
         try:
             status = path.stat()
         except FileNotFoundError:  # pruned by another process
+            continue
+        if not stat.S_ISREG(status.st_mode):  # none of ours
             continue
         yield PageFile(path, status.st_size, status.st_mtime)
 

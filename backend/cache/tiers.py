@@ -2,11 +2,13 @@
 
     the engine's thread   `keep`: copies evicted pages to host memory and hands them to the writer
                           `fetch`, `is_up`, `fill`: has a waiting request's pages read, looks, copies them to the pool
-    forktree-kv-write     writes pages to the disk; when it falls behind, pages are not written
-    forktree-kv-read      reads pages that a waiting request will need
+    forktree-kv-write     writes pages to the disk; when it falls behind, pages are not written, and counted
+    forktree-kv-look      looks whether the disk has a prefix at all, while the next one may read for long
+    forktree-kv-read      reads pages that a waiting request will need, or one that is foreseen
 
-The engine's thread never waits for a disk, but for the pages of a request while it has nothing else to do, and then
-for a bounded time: what has not come by then is computed.
+The engine's thread asks the disk nothing. It waits for the pages of a request while it has nothing else to do, as long
+as computing them would take: what has not come by then is computed. Whether to load at all is decided by measured rates
+(`rates.py`); results are the same either way.
 """
 
 from __future__ import annotations
@@ -15,57 +17,118 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from forktree.backend.cache.addresses import page_addresses
 from forktree.backend.cache.disk import DiskTier
+from forktree.backend.cache.rates import MeasuredRates, Rates
+from forktree.backend.cache.tier_counts import TierCounts
 
 _log = logging.getLogger("forktree.cache")
 
-_WAIT_S = 5.0  # the most that a request waits for its pages
 _CLOSE_S = 20.0
 _MOST_FETCHES = 8  # requests whose pages are read ahead at a time
-_MOST_UNWRITTEN = 1024  # pages
+_MOST_UNWRITTEN_BYTES = 256 << 20
+
+
+class HeldPage(Protocol):
+    """A page outside the pool, whose copy may still be under way: `bytes` waits for it. Plain bytes are one."""
+
+    def __len__(self) -> int: ...
+
+    def __bytes__(self) -> bytes: ...
 
 
 @runtime_checkable
 class PageMover(Protocol):
     """The pool as the tiers see it; called on the engine's thread."""
 
-    def read_page(self, page: int) -> bytes:
-        """Keys and values of a page, all layers."""
+    def read_page(self, page: int) -> HeldPage:
+        """Keys and values of a page, all layers. What is written to the page from now on is not in it."""
         ...
 
-    def write_page(self, page: int, data: bytes) -> None: ...
+    def write_page(self, page: int, data: HeldPage) -> None:
+        """Fill a page with what `read_page` gave, or with its bytes."""
+        ...
+
+
+class _Read(NamedTuple):
+    pages: dict[bytes, bytes]
+    seconds: float
 
 
 @dataclass(slots=True)
 class _Fetch:
-    """Pages on their way up for one request."""
+    """Pages on their way up. First it is looked whether there are any; `look` then gives the read, or None."""
 
-    started_s: float
-    pages: Future[dict[bytes, bytes]]
+    deadline_s: float
+    addresses: frozenset[bytes]
+    look: Future[Future[_Read] | None]
+    is_noted: bool = False
+
+    @property
+    def read(self) -> Future[_Read] | None:
+        """The read, once it is known that there is one."""
+        look = self.look
+        return None if not look.done() or look.cancelled() or look.exception() is not None else look.result()
+
+    @property
+    def is_done(self) -> bool:
+        read = self.read
+        return self.look.done() and (read is None or read.done())
 
 
 class Tiers:
-    """What is kept below the pool. The engine's thread owns it; its two threads see addresses and bytes alone."""
+    """What is kept below the pool. The engine's thread owns it; its other threads see addresses and bytes alone.
 
-    def __init__(self, mover: PageMover, page_size: int, *, host_bytes: int, disk: DiskTier | None) -> None:
+    Requests are told apart by their ids; what is fetched without one, because it is foreseen, has a negative id.
+    """
+
+    def __init__(
+        self,
+        mover: PageMover,
+        page_size: int,
+        *,
+        host_bytes: int,
+        disk: DiskTier | None,
+        rates: Rates | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._mover = mover
         self._page_size = page_size
         self._host_bytes = host_bytes
-        self._host: OrderedDict[bytes, bytes] = OrderedDict()  # the least recently used first
+        self._host: OrderedDict[bytes, HeldPage] = OrderedDict()  # the least recently used first
         self._num_host_bytes = 0
         self._disk = disk
+        self._rates: Rates = MeasuredRates() if rates is None else rates
+        self._clock = clock
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="forktree-kv-write")
+        self._looker = ThreadPoolExecutor(1, thread_name_prefix="forktree-kv-look")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="forktree-kv-read")
         self._fetches: dict[int, _Fetch] = {}
-        self._unwritten: dict[bytes, bytes] = {}
-        self._lock = threading.Lock()  # over `_unwritten`
-        self.num_loaded_pages = 0
+        self._asked: set[int] = set()  # for whom the decision has been made, until they are filled
+        self._paths: dict[int, list[bytes]] = {}  # addresses of a request's pages
+        self._unwritten: dict[bytes, HeldPage] = {}
+        self._num_unwritten_bytes = 0
+        self._last_write: Future[None] | None = None
+        self._lock = threading.Lock()  # over `_unwritten`, its bytes and the counts of the writer
+        self._closing_until: float | None = None
+        self._page_bytes = 0  # of the last page seen; 0 before
+        self._counts = TierCounts()
+
+    @property
+    def rates(self) -> Rates:
+        return self._rates
+
+    def counts(self) -> TierCounts:
+        """A copy of what has been counted."""
+        counts = self._counts.copy()
+        counts.host_pages = len(self._host)
+        counts.num_tier_faults += 0 if self._disk is None else self._disk.num_faults
+        return counts
 
     # --- down ----------------------------------------------------------------------------------------------
 
@@ -77,110 +140,217 @@ class Tiers:
             try:
                 self._keep_page(address, page)
             except Exception:
+                self._counts.num_tier_faults += 1
                 _log.exception("a page could not be kept in a lower tier; it will be computed again")
                 return
 
     def _keep_page(self, address: bytes, page: int) -> None:
-        if address in self._host:
+        held = self._host.get(address)
+        if held is not None:
             self._host.move_to_end(address)
             return
-        if self._host_bytes == 0 and (self._disk is None or address in self._unwritten or self._disk.has(address)):
+        if self._host_bytes == 0 and (address in self._unwritten or self._disk is None or self._disk.knows(address)):
             return
         data = self._mover.read_page(page)
+        self._page_bytes = len(data)
         if len(data) <= self._host_bytes:
-            self._host[address] = data
-            self._num_host_bytes += len(data)
-            while self._num_host_bytes > self._host_bytes:
-                self._num_host_bytes -= len(self._host.popitem(last=False)[1])
+            self._put(address, data)
         self._write_behind(address, data)
 
-    def _write_behind(self, address: bytes, data: bytes) -> None:
-        if self._disk is None:
+    def _put(self, address: bytes, data: HeldPage) -> None:
+        self._host[address] = data
+        self._num_host_bytes += len(data)
+        self._counts.pages_to_host += 1
+        self._counts.bytes_to_host += len(data)
+        while self._num_host_bytes > self._host_bytes:
+            self._num_host_bytes -= len(self._host.popitem(last=False)[1])
+
+    def _write_behind(self, address: bytes, data: HeldPage) -> None:
+        if self._disk is None or self._disk.knows(address):
             return
+        if self._num_unwritten_bytes + len(data) > _MOST_UNWRITTEN_BYTES and self._unwritten:
+            self._let_the_writer_catch_up()
         with self._lock:
-            if address in self._unwritten or len(self._unwritten) >= _MOST_UNWRITTEN:
+            if address in self._unwritten:
+                return
+            if self._num_unwritten_bytes + len(data) > _MOST_UNWRITTEN_BYTES and self._unwritten:
+                self._counts.pages_not_written += 1
                 return
             self._unwritten[address] = data
-        self._writer.submit(self._write, self._disk, address, data)
+            self._num_unwritten_bytes += len(data)
+        self._last_write = self._writer.submit(self._write, self._disk, address, data)
 
-    def _write(self, disk: DiskTier, address: bytes, data: bytes) -> None:
+    def _let_the_writer_catch_up(self) -> None:
+        """Only at the end, when nobody waits for the engine's thread."""
+        if self._closing_until is not None and self._last_write is not None:
+            wait([self._last_write], max(self._closing_until - self._clock(), 0.0))
+
+    def _write(self, disk: DiskTier, address: bytes, data: HeldPage) -> None:
+        is_written = False
         try:
-            disk.write(address, data)
+            is_written = disk.write(address, bytes(data))
         except Exception:
             _log.exception("a page could not be written; it will be computed again")
         finally:
             with self._lock:
                 del self._unwritten[address]
+                self._num_unwritten_bytes -= len(data)
+                self._counts.pages_to_disk += is_written
+                self._counts.bytes_to_disk += len(data) * is_written
+                self._counts.num_tier_faults += not is_written
 
     # --- up ------------------------------------------------------------------------------------------------
 
     def fetch(self, id: int, namespace: str, ids: list[int], first_page: int, num_tokens: int) -> None:
-        """Have the pages from `first_page` on, within `num_tokens`, read for request `id`; once for each request."""
-        if self._disk is None or id in self._fetches or len(self._fetches) >= _MOST_FETCHES:
+        """Have the pages from `first_page` on, within `num_tokens`, read for `id` where that pays; once until `fill`."""
+        if self._disk is None or id in self._asked:
             return
-        addresses = page_addresses(namespace, ids, num_tokens, self._page_size)[first_page:]
-        missing = [address for address in addresses if address not in self._host]
-        if missing and (missing[0] in self._unwritten or self._disk.has(missing[0])):
-            self._fetches[id] = _Fetch(time.monotonic(), self._reader.submit(self._read, self._disk, missing))
+        missing = [a for a in self._addresses(id, namespace, ids, num_tokens)[first_page:] if a not in self._host]
+        if not missing:
+            return
+        num_bytes, num_missing = len(missing) * self._page_bytes, len(missing) * self._page_size
+        if not self._rates.is_worth(copied=num_bytes, read=num_bytes, num_tokens=num_missing):
+            self._asked.add(id)
+            self._counts.num_declined += 1
+            return
+        shared = next((fetch for fetch in self._fetches.values() if missing[0] in fetch.addresses), None)
+        if shared is None and not self._has_room(id):
+            return
+        self._asked.add(id)
+        patience_s = self._rates.patience_s(read=num_bytes, num_tokens=num_missing)
+        self._fetches[id] = shared or _Fetch(
+            self._clock() + patience_s, frozenset(missing), self._looker.submit(self._look, self._disk, missing)
+        )
 
-    def _read(self, disk: DiskTier, addresses: Sequence[bytes]) -> dict[bytes, bytes]:
+    def _has_room(self, id: int) -> bool:
+        """For one more fetch; what is foreseen makes way for what is asked for."""
+        if len({*map(builtin_id, self._fetches.values())}) < _MOST_FETCHES:
+            return True
+        foreseen = next((known for known in self._fetches if known < 0), None)
+        if id < 0 or foreseen is None:
+            return False
+        self.leave(foreseen)
+        return True
+
+    def _look(self, disk: DiskTier, addresses: Sequence[bytes]) -> Future[_Read] | None:
+        with self._lock:
+            is_there = addresses[0] in self._unwritten
+        return self._reader.submit(self._read, disk, addresses) if is_there or disk.has(addresses[0]) else None
+
+    def _read(self, disk: DiskTier, addresses: Sequence[bytes]) -> _Read:
         """Pages in order up to the first that is nowhere."""
-        found = {}
+        found: dict[bytes, bytes] = {}
+        start = self._clock()
         for address in addresses:
             with self._lock:
                 data = self._unwritten.get(address)
-            if data is None:
-                data = disk.read(address)
-            if data is None:
+            page = disk.read(address) if data is None else bytes(data)
+            if page is None:
                 break
-            found[address] = data
-        return found
+            found[address] = page
+        return _Read(found, self._clock() - start)
 
     def is_up(self, id: int, *, can_wait: bool) -> bool:
         """Nothing is on its way for a request any more, or it has taken too long."""
         fetch = self._fetches.get(id)
-        if fetch is None or fetch.pages.done():
+        if fetch is None or fetch.is_done:
             return True
-        left_s = fetch.started_s + _WAIT_S - time.monotonic()
-        if can_wait and left_s > 0:
-            wait([fetch.pages], left_s)
+        if can_wait:
+            wait([fetch.look], max(fetch.deadline_s - self._clock(), 0.0))
+            if (read := fetch.read) is not None:
+                wait([read], max(fetch.deadline_s - self._clock(), 0.0))
             return True
-        return left_s <= 0
+        return self._clock() >= fetch.deadline_s
 
     def has_next(self, id: int, namespace: str, ids: list[int], first_page: int, num_tokens: int) -> bool:
         """`fill` would find at least one page."""
-        read = _result(self._fetches.get(id))
+        read = self._pages_of(self._fetches.get(id))
         if not self._host and not read:
             return False
-        addresses = page_addresses(namespace, ids, num_tokens, self._page_size)[first_page : first_page + 1]
+        addresses = self._addresses(id, namespace, ids, num_tokens)[first_page : first_page + 1]
         return any(address in read or address in self._host for address in addresses)
 
     def fill(
         self, id: int, namespace: str, ids: list[int], first_page: int, num_tokens: int, targets: list[int]
     ) -> int:
         """Write the sequence's pages from `first_page` on, within `num_tokens`, into `targets`; returns how many."""
-        fetch = self._fetches.pop(id, None)
-        read = _result(fetch)
+        read = self._pages_of(self._fetches.pop(id, None))
+        self._asked.discard(id)
         if not self._host and not read:
             return 0
-        addresses = page_addresses(namespace, ids, num_tokens, self._page_size)[first_page:]
-        num_pages = 0
-        for address, target in zip(addresses, targets, strict=False):
+        found: list[tuple[bytes, HeldPage]] = []
+        for address in self._addresses(id, namespace, ids, num_tokens)[first_page : first_page + len(targets)]:
             data = read.get(address) or self._host.get(address)
             if data is None:
                 break
-            self._mover.write_page(target, data)
-            if address in self._host:
-                self._host.move_to_end(address)
-            num_pages += 1
-        self.num_loaded_pages += num_pages
+            found.append((address, data))
+        num_bytes = sum(len(data) for _, data in found)
+        if not found or not self._rates.is_worth(copied=num_bytes, read=0, num_tokens=len(found) * self._page_size):
+            self._counts.num_declined += bool(found)
+            return 0
+        start = self._clock()
+        num_pages = self._copy_up(found, targets, read)
+        if num_pages == len(found):
+            self._rates.note("copy", num_bytes, self._clock() - start)
         return num_pages
 
+    def _copy_up(self, found: list[tuple[bytes, HeldPage]], targets: list[int], read: dict[bytes, bytes]) -> int:
+        for index, (address, data) in enumerate(found):
+            try:
+                self._mover.write_page(targets[index], data)
+            except Exception:  # half written at worst: whoever has the page computes it
+                self._counts.num_tier_faults += 1
+                _log.exception("a page could not be brought up; it is computed again")
+                return index
+            if address in read:
+                self._counts.pages_from_disk += 1
+                self._counts.bytes_from_disk += len(data)
+            else:
+                self._host.move_to_end(address)
+                self._counts.pages_from_host += 1
+                self._counts.bytes_from_host += len(data)
+        return len(found)
+
     def leave(self, id: int) -> None:
-        """A request has ended: what was read for it alone is dropped."""
+        """A request has ended, or nobody expects it any more: what was read for it alone is dropped."""
+        self._asked.discard(id)
+        self._paths.pop(id, None)
         fetch = self._fetches.pop(id, None)
-        if fetch is not None:
-            fetch.pages.cancel()
+        if fetch is None or fetch in self._fetches.values():
+            return
+        fetch.look.cancel()
+        if (read := fetch.read) is not None:
+            read.cancel()
+
+    def addresses(self, id: int, namespace: str, ids: list[int], num_tokens: int) -> list[bytes]:
+        """Of the pages that the first `num_tokens` tokens of a live request fill."""
+        return self._addresses(id, namespace, ids, num_tokens)
+
+    def _addresses(self, id: int, namespace: str, ids: list[int], num_tokens: int) -> list[bytes]:
+        num_pages = num_tokens // self._page_size
+        known = self._paths.get(id)
+        if known is None or len(known) < num_pages:
+            known = self._paths[id] = page_addresses(namespace, ids, num_tokens, self._page_size)
+        return known[:num_pages]
+
+    def _pages_of(self, fetch: _Fetch | None) -> dict[bytes, bytes]:
+        if fetch is None:
+            return {}
+        failed = next((job for job in (fetch.look, fetch.read) if job is not None and _has_failed(job)), None)
+        if failed is not None and not fetch.is_noted:
+            fetch.is_noted = True
+            self._counts.num_tier_faults += 1
+            error = failed.exception()
+            _log.warning("pages could not be read (%s: %s); they are computed again", type(error).__name__, error)
+        read = fetch.read
+        if read is None or not read.done() or read.cancelled() or _has_failed(read):
+            return {}
+        pages, seconds = read.result()
+        if not fetch.is_noted:
+            fetch.is_noted = True
+            self._page_bytes = len(next(iter(pages.values()), b"")) or self._page_bytes
+            self._rates.note("disk", sum(map(len, pages.values())), seconds)
+        return pages
 
     # --- life ----------------------------------------------------------------------------------------------
 
@@ -189,19 +359,19 @@ class Tiers:
         self._host.clear()
         self._num_host_bytes = 0
 
+    def begin_close(self) -> None:
+        """From here on, for a bounded time, `keep` waits for the writer instead of leaving pages out."""
+        self._closing_until = self._clock() + _CLOSE_S
+
     def close(self) -> None:
         """Let the threads go, when the writer is done or a bounded time is over."""
+        self._looker.shutdown(wait=False, cancel_futures=True)
         self._reader.shutdown(wait=False, cancel_futures=True)
         if self._disk is not None:
-            wait([self._writer.submit(lambda: None)], _CLOSE_S)  # behind all that is to be written
+            left_s = _CLOSE_S if self._closing_until is None else self._closing_until - self._clock()
+            wait([self._writer.submit(lambda: None)], max(left_s, 0.0))  # behind all that is to be written
         self._writer.shutdown(wait=False, cancel_futures=True)
 
 
-def _result(fetch: _Fetch | None) -> dict[bytes, bytes]:
-    if fetch is None or not fetch.pages.done() or fetch.pages.cancelled():
-        return {}
-    error = fetch.pages.exception()
-    if error is not None:
-        _log.warning("pages could not be read (%s: %s); they are computed again", type(error).__name__, error)
-        return {}
-    return fetch.pages.result()
+def _has_failed(job: Future[_Read] | Future[Future[_Read] | None]) -> bool:
+    return job.done() and not job.cancelled() and job.exception() is not None

@@ -249,8 +249,8 @@ class Driver:
         self.num_ids = 0
         self.listeners: list[Listener] = []
 
-    def submit(self, ids: Sequence[int], **fields: Any) -> Listener:
-        listener = Listener()
+    def submit(self, ids: Sequence[int], listener: Listener | None = None, **fields: Any) -> Listener:
+        listener = Listener() if listener is None else listener
         request = EngineRequest(ids=tuple(ids), on_event=listener, **fields)
         self.core.add(self.core.make_sequence(self.num_ids, request))
         self.num_ids += 1

@@ -84,3 +84,16 @@ def test_a_folder_that_takes_nothing_costs_a_warning(tmp_path, caplog):
     assert not disk.write(A, b"keys")
     assert "not kept" in caplog.text
     assert disk.read(A) is None
+
+
+def test_a_folder_in_a_file_s_place_is_nobody_s_page_and_stops_no_prune(tmp_path, caplog):
+    one = tier(tmp_path)
+    one.write(A, b"page")
+    one.write(B, b"page")
+    one.path_of(A).unlink()
+    one.path_of(A).mkdir()
+    assert one.read(A) is None
+    assert "cannot read" in caplog.text
+    assert prune(tmp_path, 0) == 0
+    assert one.path_of(A).is_dir()
+    assert not one.has(B)

@@ -85,6 +85,28 @@ def test_a_spoiled_file_is_computed_again(tmp_path):
     assert second.ids == first.ids
 
 
+@pytest.mark.parametrize("num_sound", [0, 3])
+def test_a_page_that_cannot_be_brought_up_is_computed_with_those_behind_it(num_sound, monkeypatch):
+    one = driver(host_bytes=1 << 20)
+    first = ask(one, LONG)
+    ask(one, [3] * 28)
+    write, num_written = one.runner.write_page, 0
+
+    def fail_late(page, data):
+        nonlocal num_written
+        num_written += 1
+        if num_written > num_sound:
+            one.runner.slots[page * 2] = (-1, -1)  # half done
+            raise RuntimeError("out of memory")
+        write(page, data)
+
+    monkeypatch.setattr(one.runner, "write_page", fail_late)
+    second = ask(one, LONG)
+    assert (second.ids, second.tokens) == (first.ids, first.tokens)
+    assert second.num_cached == 2 * num_sound
+    one.check_idle()
+
+
 def test_flush_forgets_host_memory_too():
     one = driver(host_bytes=1 << 20)
     ask(one, LONG)
