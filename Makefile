@@ -1,6 +1,6 @@
 # The front door. Everything runs in the current Python environment.
 
-.PHONY: setup check format test test-long golden bench bench-grammar gpu-report walks demo clean
+.PHONY: setup check format test test-long golden bench bench-grammar gpu-report walks load independent demo clean
 
 setup:  ## install the package with what tests and checks need, and the pre-commit hooks
 	pip install -e '.[dev]'
@@ -36,6 +36,13 @@ gpu-report:  ## registers, spills and shared memory of every GPU kernel, compile
 
 walks:  ## every schema of some files, walked token by token. SCHEMAS="a.jsonl b.jsonl"
 	python -m forktree.benchmarks.walks --schemas $(SCHEMAS) $(ARGS)
+
+load:  ## 64 clients that behave and misbehave, for some minutes; prints a table. ARGS="--minutes 3"
+	python -m forktree.benchmarks.server.load $(ARGS)
+
+independent:  ## the OpenAI backend against other servers. LLAMA_CPP_PYTHON=… VLLM_PYTHON=… name interpreters that have them
+	FORKTREE_LLAMA_CPP_PYTHON=$(or $(LLAMA_CPP_PYTHON),python) $(if $(VLLM_PYTHON),FORKTREE_VLLM_PYTHON=$(VLLM_PYTHON)) \
+		pytest tests/backend/clients/test_independent.py -v $(ARGS)
 
 demo:
 	forktree demo

@@ -145,14 +145,15 @@ def _by_schema(
 ) -> Means:
     """A schema by the service's own mechanism, wrapped where its root is no object."""
     is_forced_call = dialect.schema == "tool" and not has_begun
-    if dialect.schema in ("strict", "enforced") or is_forced_call:
+    is_enforced = dialect.schema in ("enforced", "json_mode")
+    if dialect.schema == "strict" or is_enforced or is_forced_call:
         wrapped, key = _wrapped(schema)
         if wrapped is None:
             return Means(words=words)
         if is_forced_call:
             tool = {"name": ANSWER, "description": "Gives the answer.", "parameters": wrapped}
             return Means(tools=(tool,), key=key, is_text=is_text, words="" if says_all else words)
-        is_strict = dialect.schema == "enforced" or is_strict_schema(wrapped)
+        is_strict = is_enforced or is_strict_schema(wrapped)
         words = "" if is_strict and says_all else words
         return Means(schema=wrapped, is_strict=is_strict, key=key, is_text=is_text, words=words)
     if dialect.schema == "object" and not is_text and isinstance(schema, dict) and schema.get("type") == "object":

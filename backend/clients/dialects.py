@@ -51,8 +51,8 @@ class Dialect:
         sampling: parameters that it takes, from `Sampling`'s name to its own.
         budget: its name of `max_tokens`.
         max_stops: most stop strings; None is no limit.
-        schema: how a JSON Schema is asked for: its own strict schemas, an engine's (any schema, enforced), JSON
-            without a schema, a forced call of a tool, or not at all.
+        schema: how a JSON Schema is asked for: its own strict schemas, an engine's (any schema, enforced), the same in
+            the field of JSON mode, JSON without a schema, a forced call of a tool, or not at all.
         native: kinds of specification that it enforces under a field of its own; with `native_under` they are in an
             object of that name.
         has_tools: a call of a tool can be forced.
@@ -80,7 +80,7 @@ class Dialect:
     sampling: Names = field(default_factory=lambda: _SEED)
     budget: str = "max_tokens"
     max_stops: int | None = None
-    schema: Literal["strict", "enforced", "object", "tool", "asked"] = "enforced"
+    schema: Literal["strict", "enforced", "json_mode", "object", "tool", "asked"] = "enforced"
     native: Names = field(default_factory=lambda: _NO_NAMES)
     native_under: str | None = None
     has_tools: bool = True
@@ -206,6 +206,28 @@ LLAMA_CPP = Dialect(
     reasoning=("reasoning_content",),
 )
 
+LLAMA_CPP_PYTHON = Dialect(
+    name="llama-cpp-python",
+    service="llama-cpp-python's server",
+    sampling=MappingProxyType(
+        {
+            **_SEED,
+            "top_k": "top_k",
+            "min_p": "min_p",
+            "repetition_penalty": "repeat_penalty",
+            "logit_bias": "logit_bias",
+        }
+    ),
+    schema="json_mode",
+    has_tools=False,  # only some chat formats force them: calls are asked for as JSON
+    completions=True,
+    scoring="first_token",  # its echo tells log-probabilities of other tokens than it names
+    images=False,
+    streams_usage=False,
+)
+"""Another program than llama.cpp's own server: it answers under any model's name, and begins a new turn behind one that
+has begun."""
+
 OLLAMA = Dialect(
     name="ollama",
     service="Ollama",
@@ -246,7 +268,19 @@ COMPATIBLE = Dialect(
 DIALECTS: Mapping[str, Dialect] = MappingProxyType(
     {
         each.name: each
-        for each in (OPENAI, ANTHROPIC, GEMINI, DEEPSEEK, VLLM, SGLANG, LLAMA_CPP, OLLAMA, FORKTREE, COMPATIBLE)
+        for each in (
+            OPENAI,
+            ANTHROPIC,
+            GEMINI,
+            DEEPSEEK,
+            VLLM,
+            SGLANG,
+            LLAMA_CPP,
+            LLAMA_CPP_PYTHON,
+            OLLAMA,
+            FORKTREE,
+            COMPATIBLE,
+        )
     }
 )
 

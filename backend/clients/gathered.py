@@ -15,6 +15,7 @@ _STOPPED = frozenset(
 )
 _CUT = frozenset({"length", "max_tokens", "model_context_window_exceeded"})
 _REFUSED = frozenset({"content_filter", "refusal", "safety", "abort"})
+_EMPTY_HINT = "if the prompt may be longer than its context, context_limit= tells so before it is sent"
 
 
 class Gathered:
@@ -57,7 +58,8 @@ class Gathered:
                 f"{service} will not answer: {self._refusal or self._finish}; it gave {self.text[-80:]!r}"
             )
         if self._finish is None:
-            raise ServerError(f"{service} ended its answer without saying that it ended, after {self.text[-80:]!r}")
+            after = f"after {self.text[-80:]!r}" if self.text else f"before it began; {_EMPTY_HINT}"
+            raise ServerError(f"{service} ended its answer without saying that it ended, {after}")
         if self._finish not in _STOPPED | _CUT:
             raise BackendError(f"{service} ended its answer for a reason that is not known: {self._finish!r}")
 

@@ -125,9 +125,14 @@ def _common(question: Question, dialect: Dialect) -> dict[str, Any]:
     if means is not None:
         fields.update(means.fields)
         if means.schema is not None:
-            form = {"name": ANSWER, "schema": means.schema, "strict": means.is_strict}
-            fields["response_format"] = {"type": "json_schema", "json_schema": form}
+            fields["response_format"] = _form_of(means, dialect)
     return fields
+
+
+def _form_of(means: Means, dialect: Dialect) -> dict[str, Any]:
+    if dialect.schema == "json_mode":
+        return {"type": "json_object", "schema": means.schema}
+    return {"type": "json_schema", "json_schema": {"name": ANSWER, "schema": means.schema, "strict": means.is_strict}}
 
 
 def _tools_body(question: Question) -> dict[str, Any]:

@@ -15,6 +15,7 @@ BEGIN, END = "<!-- dialects -->\n", "<!-- end -->"
 SCHEMAS = {
     "strict": "`json_schema`, strict where it can be",
     "enforced": "`json_schema`, enforced",
+    "json_mode": "JSON mode with the schema, enforced",
     "object": "JSON mode and words",
     "tool": "a forced call of a tool",
     "asked": "words",

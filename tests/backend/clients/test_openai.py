@@ -222,6 +222,14 @@ def test_an_engines_own_field_is_used(dialect, options, sent, service, openai, a
     assert "response_format" not in service.bodies[0]
 
 
+def test_a_schema_goes_where_the_dialect_has_it(service, openai, ask) -> None:
+    service.answer = lambda body: '{"answer": "x"}'
+    assert ask.run(choices=["x", "y"], backend=openai("llama-cpp-python"))["a"] == "x"
+    form = service.bodies[0]["response_format"]
+    assert form["type"] == "json_object"
+    assert form["schema"]["properties"] == {"answer": {"type": "string", "enum": ["x", "y"]}}
+
+
 def test_a_service_without_schemas_is_told_in_words(service, openai, ask) -> None:
     service.answer = lambda body: '```json\n{"name": "Ada", "year": 1815}\n```'
     assert ask.run(schema=Fact, backend=openai("deepseek"))["a"] == Fact("Ada", 1815)

@@ -1,0 +1,1 @@
+"""The server beside other servers, beside the engine alone, and under attack."""
