@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 
@@ -32,6 +33,7 @@ class LocalModel:
         self._text: tuple[Tokenizer, Renderer] | None = None
         self._engine: Engine | None = None
         self._is_closed = False
+        self._process: int | None = None  # where it is loaded
 
     @property
     def name(self) -> str:
@@ -42,7 +44,17 @@ class LocalModel:
         """What of the model decides its answers; its name, for a source that says no more."""
         return getattr(self._source, "identity", self._source.name)
 
+    @property
+    def _is_forked(self) -> bool:
+        """This is a forked process: threads did not come along, and locks may be held for ever."""
+        return self._process not in (None, os.getpid())
+
     def check_open(self) -> None:
+        if self._is_forked:
+            raise EngineError(
+                f"the local backend for {self.name!r} was loaded in process {self._process}, and this one is a fork of it: "
+                "make a new Local() here, or start processes by spawning"
+            )
         if self._is_closed:
             raise EngineError(f"the local backend for {self.name!r} is closed; make a new Local()")
 
@@ -111,6 +123,8 @@ class LocalModel:
     def close(self) -> None:
         """Release everything; waits for a load that is under way."""
         self._is_closed = True
+        if self._is_forked:
+            return
         with self._loading:
             engine, self._engine, self._text = self._engine, None, None
         if engine is not None:
@@ -124,6 +138,7 @@ class LocalModel:
         with self._loading:
             self.check_open()
             if self._text is None:
+                self._process = os.getpid()
                 tokenizer = self._source.load_tokenizer(report)
                 self._text = (tokenizer, Renderer(tokenizer))
             return self._text
