@@ -18,6 +18,7 @@ import logging
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +28,7 @@ _log = logging.getLogger("forktree.cache")
 _MAGIC = b"FTKVPG01"
 _HEAD_BYTES = len(_MAGIC) + 32 + 16 + 32
 _SUFFIX = ".kv"
+_ABANDONED_S = 3600.0  # nothing takes so long to write
 _ROOM = 0.9  # of the limit is left after a prune, so that not every write prunes
 
 
@@ -48,7 +50,9 @@ class DiskTier:
         self._root = Path(folder)
         self._mark = hashlib.sha256(fingerprint.encode()).digest()
         self._folder = self._root / self._mark.hex()[:16]
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for made in (self._root, self._folder):
+            _make_private(made)
+        _remove_abandoned(self._root)
         self._limit_bytes = limit_bytes
         self._num_bytes = sum(file.num_bytes for file in page_files(self._root))
 
@@ -88,7 +92,7 @@ class DiskTier:
         if self._num_bytes + len(data) > self._limit_bytes:
             self._num_bytes = prune(self._root, int(self._limit_bytes * _ROOM) - len(data))
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
+            _make_private(path.parent)
             _write_whole(path, data)
         except OSError as error:
             _log.warning("cannot write %s (%s); the page is not kept", path, error)
@@ -97,9 +101,30 @@ class DiskTier:
         return True
 
 
-def _write_whole(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)  # mode 0600
+def _make_private(folder: Path) -> None:
+    """Make a folder, mode 0700 whatever the umask; one that exists keeps its mode."""
     try:
+        folder.mkdir(mode=0o700)
+    except FileNotFoundError:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    folder.chmod(0o700)
+
+
+def _remove_abandoned(root: Path) -> None:
+    """Remove what processes that were killed had begun to write; what is fresh may still be written."""
+    for path in (*root.glob("*/.*.tmp"), *root.glob("*/*/.*.tmp")):
+        with contextlib.suppress(OSError):  # another process removes it, or has renamed it
+            if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                path.unlink()
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+    try:
+        os.fchmod(handle, 0o600)  # whatever the umask
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
