@@ -52,7 +52,7 @@ class LocalModel:
     def check_open(self) -> None:
         if self._is_forked:
             raise EngineError(
-                f"the local backend for {self.name!r} was loaded in process {self._process}, and this one is a fork of it: "
+                f"the local backend for {self.name!r} was loaded in process {self._process}; this one is a fork of it: "
                 "make a new Local() here, or start processes by spawning"
             )
         if self._is_closed:
