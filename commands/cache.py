@@ -7,10 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from forktree.commands.console import add_command
+from forktree.commands.console import add_command, num_bytes
 from forktree.commands.programs import UsageError
-
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def add_parser(commands: Any) -> None:
@@ -18,7 +16,9 @@ def add_parser(commands: Any) -> None:
     parser = add_command(commands, "cache", summary, "  forktree cache prune ~/kv --to 2G")
     parser.add_argument("action", choices=("ls", "prune", "verify"), help="list it, shrink it, or check every file")
     parser.add_argument("folder", type=Path, help="what Local(cache_dir=…) was given")
-    parser.add_argument("--to", metavar="SIZE", default="0", help="prune: bytes to keep, as 500M or 2G (default: 0)")
+    parser.add_argument(
+        "--to", type=num_bytes, metavar="SIZE", default=0, help="prune: bytes to keep, as 500M or 2G (default: 0)"
+    )
     parser.add_argument("--remove", action="store_true", help="verify: remove what is not sound")
     parser.set_defaults(run=run)
 
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; give the one that Local(cache_dir=…) was given")
     if arguments.action == "prune":
-        print(f"{prune(folder, parse_size(arguments.to)):,} bytes are left")
+        print(f"{prune(folder, arguments.to):,} bytes are left")
         return 0
     if arguments.action == "ls":
         models: dict[str, list[Any]] = {}
@@ -47,11 +47,3 @@ def run(arguments: argparse.Namespace) -> int:
             path.unlink(missing_ok=True)
     print(f"{sum(1 for _ in page_files(folder)):,} files, {len(faults)} not sound")
     return 1 if faults and not arguments.remove else 0
-
-
-def parse_size(text: str) -> int:
-    """Bytes, of a number with K, M or G behind it or nothing. Raises UsageError: it is none."""
-    number, unit = (text[:-1], text[-1].upper()) if text and text[-1].isalpha() else (text, "")
-    if unit not in _UNITS or not number.isdecimal():
-        raise UsageError(f"--to must be a number of bytes such as 500M or 2G, not {text!r}")
-    return int(number) * _UNITS[unit]

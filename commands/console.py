@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
 class Formatter(argparse.RawDescriptionHelpFormatter):
     """Help whose example keeps its lines."""
 
@@ -86,6 +89,14 @@ def positive(text: str) -> int:
     return number
 
 
+def num_bytes(text: str) -> int:
+    """An argument that is a size: a number with K, M or G behind it, or nothing."""
+    number, unit = (text[:-1], text[-1].upper()) if text and text[-1].isalpha() else (text, "")
+    if unit not in _UNITS or not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number of bytes such as 500M or 2G, not {text!r}")
+    return int(number) * _UNITS[unit]
+
+
 def output_file(text: str) -> Path:
     """An argument that is a file to write: its folder is there, before the work begins."""
     path = Path(text)
@@ -97,10 +108,14 @@ def output_file(text: str) -> Path:
 
 
 @contextlib.contextmanager
-def local_model(arguments: argparse.Namespace) -> Iterator[ft.Local]:
-    """The local backend that the options ask for, in use and loaded; closed at the end."""
+def local_model(arguments: argparse.Namespace, **options: Any) -> Iterator[ft.Local]:
+    """The local backend that the options ask for, in use and loaded; closed at the end.
+
+    Args:
+        options: more arguments of `Local`.
+    """
     fetch(arguments.model)
-    with ft.Local(arguments.model, quantize=arguments.quantize) as local:
+    with ft.Local(arguments.model, quantize=arguments.quantize, **options) as local:
         with stderr_console().status("loading the model"):
             local.load()
         ft.use(local)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import forktree as ft
-from forktree.commands.console import add_command, add_model_options, local_model, positive
+from forktree.commands.console import add_command, add_model_options, local_model, num_bytes, positive
 from forktree.commands.programs import UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +33,18 @@ def add_parser(commands: Any) -> None:
     parser = add_command(commands, "serve", "answer requests over HTTP, as OpenAI's service does", EXAMPLE)
     parser.add_argument("model_argument", nargs="?", metavar="MODEL", help="the same as --model")
     add_model_options(parser)
+    parser.add_argument(
+        "--kv-tokens", type=positive, metavar="N", help="tokens of the KV pool (default: by free memory)"
+    )
+    parser.add_argument(
+        "--cache-dir", metavar="PATH", help="a folder in which computed prompts outlive the server (docs/cache.md)"
+    )
+    parser.add_argument(
+        "--cache-bytes", type=num_bytes, metavar="SIZE", help="most bytes of --cache-dir, as 500M or 20G (default: 8G)"
+    )
+    parser.add_argument(
+        "--host-bytes", type=num_bytes, metavar="SIZE", help="memory for prompts that leave the pool, as 4G"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=_port, default=8000, help="0 takes a free one (default: %(default)s)")
     parser.add_argument(
@@ -98,9 +110,26 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.model_argument is not None:
         arguments.model = arguments.model_argument
     tls = _tls(arguments)
-    with _listening(arguments.host, arguments.port) as listener, local_model(arguments) as local:
+    options = _local_options(arguments)
+    with _listening(arguments.host, arguments.port) as listener, local_model(arguments, **options) as local:
         asyncio.run(_serve(_app(local, arguments), listener, arguments, tls))
     return 0
+
+
+def _local_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Raises UsageError: there is nothing for a size to limit, or it is 0."""
+    if arguments.cache_bytes is not None and arguments.cache_dir is None:
+        raise UsageError("--cache-bytes goes with --cache-dir")
+    for name in ("cache_bytes", "host_bytes"):
+        if getattr(arguments, name) == 0:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1; leave it out instead")
+    if (
+        arguments.cache_dir is not None
+        and Path(arguments.cache_dir).exists()
+        and not Path(arguments.cache_dir).is_dir()
+    ):
+        raise UsageError(f"--cache-dir must be a folder, and {arguments.cache_dir} is none")
+    return {name: getattr(arguments, name) for name in ("kv_tokens", "cache_dir", "cache_bytes", "host_bytes")}
 
 
 def _app(local: ft.Local, arguments: argparse.Namespace) -> Starlette:

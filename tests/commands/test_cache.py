@@ -43,7 +43,10 @@ def test_verify_names_what_is_not_sound_and_removes_it_when_asked(folder, capsys
     assert main(["cache", "verify", str(folder)]) == 0
 
 
-@pytest.mark.parametrize("arguments", [["prune", ".", "--to", "2X"], ["ls", "nowhere"]])
-def test_a_wrong_argument_is_named(arguments, capsys):
-    assert main(["cache", *arguments]) == 2
-    assert arguments[-1] in capsys.readouterr().err
+def test_a_wrong_argument_is_named(capsys):
+    assert main(["cache", "ls", "nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        main(["cache", "prune", ".", "--to", "2X"])
+    assert caught.value.code == 2
+    assert "--to: must be a number of bytes such as 500M or 2G, not '2X'" in capsys.readouterr().err

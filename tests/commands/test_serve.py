@@ -129,3 +129,35 @@ def test_a_wrong_option_is_named(
 ) -> None:
     assert main(["serve", str(wild_dir), "--port", "0", *options]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_restarted_server_takes_a_prefix_from_the_disk(wild_dir: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kv"
+    body = {"model": "m", "prompt": "A prompt of several pages. " * 12, "max_tokens": 8, "temperature": 0}
+    answers = []
+    for _ in range(2):
+        options = ("--cache-dir", str(folder), "--cache-bytes", "100M", "--host-bytes", "1M", "--kv-tokens", "1024")
+        with serving(wild_dir, *options) as (process, url):
+            answers.append(httpx.post(f"{url}/v1/completions", json=body, timeout=60).json())
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+    first, second = answers
+    assert second["choices"] == first["choices"]
+    cached = [one["usage"]["prompt_tokens_details"]["cached_tokens"] for one in answers]
+    assert cached[0] == 0
+    assert first["usage"]["prompt_tokens"] - cached[1] <= 16  # whole pages come up
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--cache-bytes", "1G"], "--cache-bytes goes with --cache-dir"),
+        (["--host-bytes", "0"], "--host-bytes must be at least 1"),
+        (["--cache-dir", __file__], "--cache-dir must be a folder"),
+    ],
+)
+def test_sizes_that_limit_nothing_are_refused(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "no-such-model", "--port", "0", *options]) == 2
+    assert said in capsys.readouterr().err
