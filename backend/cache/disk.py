@@ -5,9 +5,10 @@ the bytes besides the tokens (model, precision, page size, machine). A file is
 
     magic (8 bytes)   fingerprint (32)   address (16)   sha256 of the page (32)   the page
 
-It is written beside its place, synchronised and renamed, so that a reader finds it whole or not at all; what is found
-all the same to be torn, altered or of something else is removed with a warning and never used. Files are readable by
-their owner alone: keys and values tell what was in a prompt.
+A page is written beside its place, synchronised and renamed, so that a reader finds it whole or not at all; what is
+found all the same to be torn, altered or of something else is removed with a warning and never used. Beside the pages
+`recurring.json` says which prompts recur (`recurring.py`). Files are readable by their owner alone: they tell what was
+in a prompt.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import logging
 import os
 import stat
 import tempfile
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +33,9 @@ _HEAD_BYTES = len(_MAGIC) + 32 + 16 + 32
 _SUFFIX = ".kv"
 _ABANDONED_S = 3600.0  # nothing takes so long to write
 _ROOM = 0.9  # of the limit is left after a prune, so that not every write prunes
+_MOST_KNOWN = 1 << 17  # addresses remembered as stored, 16 bytes each
+_NOTES = "recurring.json"
+_MOST_NOTES_BYTES = 16 << 20
 
 
 class PageFile(NamedTuple):
@@ -55,6 +61,14 @@ class DiskTier:
         _remove_abandoned(self._root)
         self._limit_bytes = limit_bytes
         self._num_bytes = sum(file.num_bytes for file in page_files(self._root))
+        self._lock = threading.Lock()  # over the next two
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._num_faults = 0
+
+    @property
+    def num_faults(self) -> int:
+        """Files that were not sound, or could not be read."""
+        return self._num_faults
 
     def path_of(self, address: bytes) -> Path:
         name = address.hex()
@@ -62,6 +76,10 @@ class DiskTier:
 
     def has(self, address: bytes) -> bool:
         return self.path_of(address).exists()
+
+    def knows(self, address: bytes) -> bool:
+        """It was stored when it was read or written last, as far as is remembered. Asks no disk."""
+        return address in self._known
 
     def read(self, address: bytes) -> bytes | None:
         """The page, or None where there is no sound one."""
@@ -71,12 +89,17 @@ class DiskTier:
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
                 _log.warning("cannot read %s (%s); its page is computed again", path, error)
+                self._count_fault()
+            self._remember(address, is_stored=False)
             return None
         fault = find_fault(data, self._mark, address)
         if fault is not None:
             _log.warning("%s is %s; it is removed and its page computed again", path, fault)
+            self._count_fault()
+            self._remember(address, is_stored=False)
             path.unlink(missing_ok=True)
             return None
+        self._remember(address, is_stored=True)
         with contextlib.suppress(OSError):  # removed since, by another process: what was read is sound
             os.utime(path)
         return data[_HEAD_BYTES:]
@@ -85,12 +108,15 @@ class DiskTier:
         """Store a page unless it is there; False, with a warning, where the folder takes none."""
         path = self.path_of(address)
         if path.exists():
+            self._remember(address, is_stored=True)
             return True
         data = b"".join((_MAGIC, self._mark, address, hashlib.sha256(page).digest(), page))
         if len(data) > self._limit_bytes:
             return False
         if self._num_bytes + len(data) > self._limit_bytes:
             self._num_bytes = prune(self._root, int(self._limit_bytes * _ROOM) - len(data))
+            with self._lock:
+                self._known.clear()  # some of it is gone
         try:
             _make_private(path.parent)
             _write_whole(path, data)
@@ -98,7 +124,41 @@ class DiskTier:
             _log.warning("cannot write %s (%s); the page is not kept", path, error)
             return False
         self._num_bytes += len(data)
+        self._remember(address, is_stored=True)
         return True
+
+    def read_notes(self) -> str | None:
+        """What `write_notes` left, in this process or an earlier one; None where there is nothing to be had."""
+        path = self._folder / _NOTES
+        try:
+            with path.open("rb") as file:
+                return file.read(_MOST_NOTES_BYTES).decode()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            _log.warning("cannot read %s (%s); what recurs is learned again", path, error)
+            return None
+
+    def write_notes(self, text: str) -> None:
+        """Keep what was learned of the traffic for the next process; a warning where the folder takes nothing."""
+        path = self._folder / _NOTES
+        try:
+            _write_whole(path, text.encode())
+        except OSError as error:
+            _log.warning("cannot write %s (%s); what recurs is learned again", path, error)
+
+    def _remember(self, address: bytes, *, is_stored: bool) -> None:
+        with self._lock:
+            if not is_stored:
+                self._known.pop(address, None)
+                return
+            self._known[address] = None
+            if len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+
+    def _count_fault(self) -> None:
+        with self._lock:
+            self._num_faults += 1
 
 
 def _make_private(folder: Path) -> None:

@@ -60,7 +60,7 @@ class _Read(NamedTuple):
     seconds: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Fetch:
     """Pages on their way up. First it is looked whether there are any; `look` then gives the read, or None."""
 
@@ -202,7 +202,7 @@ class Tiers:
     # --- up ------------------------------------------------------------------------------------------------
 
     def fetch(self, id: int, namespace: str, ids: list[int], first_page: int, num_tokens: int) -> None:
-        """Have the pages from `first_page` on, within `num_tokens`, read for `id` where that pays; once until `fill`."""
+        """Have the pages from `first_page` on read for `id`, where that pays; decided once until `fill`."""
         if self._disk is None or id in self._asked:
             return
         missing = [a for a in self._addresses(id, namespace, ids, num_tokens)[first_page:] if a not in self._host]
@@ -224,7 +224,7 @@ class Tiers:
 
     def _has_room(self, id: int) -> bool:
         """For one more fetch; what is foreseen makes way for what is asked for."""
-        if len({*map(builtin_id, self._fetches.values())}) < _MOST_FETCHES:
+        if len(set(self._fetches.values())) < _MOST_FETCHES:
             return True
         foreseen = next((known for known in self._fetches if known < 0), None)
         if id < 0 or foreseen is None:

@@ -23,7 +23,8 @@ class EngineConfig:
         headroom_tokens: growth that is kept free for each running sequence when another is admitted.
         max_draft: most tokens that are guessed ahead of a sequence in one step (`speculation.py`); 0 guesses none.
         fixed_rows: what a forward pass costs besides its rows, in rows; it decides when a guess pays, and
-            the mix of prompts and decodes. None measures it.
+            the mix of prompts and decodes. None measures it, and whether a page is worth bringing up from a lower
+            tier; where it is stated, all are.
         host_bytes: most bytes of evicted pages that are kept in host memory; 0 keeps none there.
         cache_dir: folder in which pages outlive the process (`cache/disk.py`); None keeps none.
         cache_bytes: most bytes of that folder.

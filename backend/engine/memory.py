@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from forktree.backend.cache.disk import DiskTier
+from forktree.backend.cache.nodes import PartialPage, Prefix
 from forktree.backend.cache.pages import PageAllocator
-from forktree.backend.cache.radix import PartialPage, Prefix, RadixCache
+from forktree.backend.cache.radix import RadixCache
+from forktree.backend.cache.rates import FixedRates, MeasuredRates
 from forktree.backend.cache.tiers import PageMover, Tiers
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.messages import Runner
@@ -241,7 +243,8 @@ def make_tiers(runner: Runner, config: EngineConfig) -> Tiers | None:
             disk = DiskTier(config.cache_dir, config.fingerprint, limit_bytes=config.cache_bytes)
         except OSError as error:
             raise EngineError(f"cache_dir {config.cache_dir!r} cannot be used ({error}); give a folder") from error
-    return Tiers(runner, runner.page_size, host_bytes=config.host_bytes, disk=disk)
+    rates = MeasuredRates() if config.fixed_rows is None else FixedRates()
+    return Tiers(runner, runner.page_size, host_bytes=config.host_bytes, disk=disk, rates=rates)
 
 
 def _better(prefix: Prefix, donor: Donor | None) -> PartialPage | None:

@@ -111,13 +111,14 @@ class Jobs:
 
     @staticmethod
     def run(queue: list[tuple[Future[Any], Callable[[], Any]]], num_jobs: int) -> None:
-        for future, call in queue[:num_jobs]:
+        while queue and num_jobs > 0:
+            future, call = queue.pop(0)
+            num_jobs -= 1
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
                 except Exception as error:
                     future.set_exception(error)
-        del queue[:num_jobs]
 
 
 def fields_of(kind: str, max_tokens: int, seed: int) -> dict[str, Any]:
