@@ -121,6 +121,31 @@ def test_a_broken_row_ends_its_own_request_alone() -> None:
     one.check_idle()
 
 
+def test_tokens_that_cannot_be_read_behind_a_launched_pass_are_not_drawn_from_its_logits(caplog) -> None:
+    class Unreadable(Pending):
+        def outcomes(self) -> list[TokenInfo | Exception]:
+            raise MemoryError("no room to read tokens")
+
+    class Runner(OverlappedRunner):
+        is_broken = False
+
+        def begin_sample(self, logits: Any, rows: Sequence[tuple[int, SampleRow]]) -> Pending:
+            made = super().begin_sample(logits, rows)
+            return Unreadable(self.last, self.log) if self.is_broken else made
+
+    one = _driver(Runner())
+    listeners = [one.submit(ids, max_tokens=9) for ids in ([1, 2], [4, 5])]
+    one.step()
+    one.runner.is_broken = True
+    one.step()
+    one.runner.is_broken = False
+    assert all("no room to read tokens" in str(each.error) for each in listeners)
+    again = one.submit([1, 2], max_tokens=9)
+    one.drain()
+    assert again.finished.ids == run_alone([1, 2], max_tokens=9).ids
+    one.check_idle()
+
+
 def test_with_drafts_nothing_is_launched_ahead() -> None:
     runner = OverlappedRunner()
     one = Driver(runner, max_draft=4)
