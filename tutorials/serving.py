@@ -13,11 +13,15 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def served(key: str) -> Iterator[str]:
-    """Its address, as `http://127.0.0.1:PORT`. It calls the built-in model `smol` and takes one key."""
+def served(key: str, *options: str) -> Iterator[str]:
+    """Its address, as `http://127.0.0.1:PORT`. It calls the built-in model `smol` and takes one key.
+
+    Args:
+        options: further ones of `forktree serve`.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "forktree", "serve", "--port", str(port), "--served-name", "smol"]
+    command = [sys.executable, "-m", "forktree", "serve", "--port", str(port), "--served-name", "smol", *options]
     environment = {**os.environ, "FORKTREE_API_KEY": key}
     server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
