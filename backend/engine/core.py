@@ -277,6 +277,8 @@ class EngineCore:
             pages_total=memory.allocator.num_pages,
             pages_free=memory.allocator.num_free,
             pages_cached=memory.tree.num_pages,
+            pages_used=memory.num_used,
+            pages_evicted=memory.num_evicted,
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
             num_preemptions=scheduler.num_preemptions,

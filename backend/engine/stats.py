@@ -19,6 +19,8 @@ class EngineStats:
         kv_tokens_used: room (in tokens) of the pages that running sequences own or lock.
         pages_total, pages_free, pages_cached: of the pool; cached pages belong to the radix tree, whether a
             running sequence locks them or not.
+        pages_used: that running sequences own or lock, shared ones once.
+        pages_evicted: times that a cached page gave way, because room was needed.
         num_running, num_waiting: live requests that hold pages, and those that do not yet (or not now).
         num_preemptions: times that a running sequence was put back in the queue.
         num_finished, num_failed: requests that ended well, and those that did not (cancelled ones among them).
@@ -35,6 +37,8 @@ class EngineStats:
     pages_total: int = 0
     pages_free: int = 0
     pages_cached: int = 0
+    pages_used: int = 0
+    pages_evicted: int = 0
     num_running: int = 0
     num_waiting: int = 0
     num_preemptions: int = 0

@@ -16,7 +16,7 @@ from forktree.backend.grammar.automaton import Automaton
 from forktree.backend.grammar.choices import checked_options
 from forktree.backend.grammar.gbnf import lark_from_gbnf
 from forktree.backend.grammar.markup import Spec
-from forktree.backend.grammar.once import OnceCache
+from forktree.backend.grammar.once import OnceCache, OnceCounts
 from forktree.backend.grammar.schemas import annotations, schema_text
 from forktree.backend.grammar.schemas import checked_options as checked_form
 from forktree.backend.grammar.specs import automaton_of
@@ -328,3 +328,10 @@ _AUTOMATA: OnceCache[Spec, Automaton] = OnceCache(
 _MASKS: OnceCache[tuple[Automaton, Vocabulary], Masks] = OnceCache(
     _masks, max_bytes=512 << 20, size_of=lambda masks: masks.num_bytes + masks.automaton.num_bytes
 )
+
+
+def compile_counts() -> OnceCounts:
+    """Constraints that were asked for by those who generate: found, or compiled, and the seconds that compiling took,
+    that of checking them when they were made among them. Of this process."""
+    masks = _MASKS.counts()
+    return masks._replace(seconds=masks.seconds + _AUTOMATA.counts().seconds)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 _NUM_RECENT = 8  # values weighed at a request: they grow while they are used, and those are in use most likely
 _WEIGH_ALL_EVERY = 256  # requests: whoever holds an older value may still use it
+
+
+class OnceCounts(NamedTuple):
+    """What a memo was asked for: values that were there or under way, and those made or failed, in so many seconds."""
+
+    num_found: int
+    num_made: int
+    seconds: float
 
 
 class OnceCache(Generic[Key, Value]):
@@ -41,7 +50,13 @@ class OnceCache(Generic[Key, Value]):
         self._futures: OrderedDict[Key, Future[Value]] = OrderedDict()
         self._sizes: dict[Key, int] = {}  # of the values that are made, when they were weighed last
         self._total = 0  # of the sizes
-        self._num_asked = 0
+        self._num_asked = self._num_made = 0
+        self._seconds = 0.0
+
+    def counts(self) -> OnceCounts:
+        """Since the beginning of the process."""
+        with self._lock:
+            return OnceCounts(self._num_asked - self._num_made, self._num_made, self._seconds)
 
     def __len__(self) -> int:
         return len(self._futures)
@@ -56,8 +71,12 @@ class OnceCache(Generic[Key, Value]):
                 future = self._futures[key] = Future()
             self._futures.move_to_end(key)
             self._num_asked += 1
+            self._num_made += is_mine
         if is_mine:
+            start = time.perf_counter()
             self._fulfil(key, future)
+            with self._lock:
+                self._seconds += time.perf_counter() - start
         self._evict()
         return future.result()
 

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from forktree.backend.engine.stats import EngineStats
+from forktree.backend.grammar.constraints import compile_counts
 
 _TO_FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _BETWEEN_TOKENS_S = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5)
@@ -73,7 +74,7 @@ class _EngineCollector(Collector):
         return []  # they are not known before the model is there
 
     def collect(self) -> Iterable[Metric]:
-        stats = self._stats()
+        stats, grammars = self._stats(), compile_counts()
         prompt = stats.prefill_tokens + stats.cached_tokens
         gauges = {
             "num_requests_running": ("requests that hold pages", stats.num_running),
@@ -81,7 +82,7 @@ class _EngineCollector(Collector):
             "num_requests_at_gate": ("requests that wait for their tenant's turn", self._num_at_gate()),
             "kv_cache_usage_ratio": (
                 "pages in use by running requests, of all",
-                1 - (stats.pages_free + stats.pages_cached) / stats.pages_total if stats.pages_total else 0.0,
+                stats.pages_used / (stats.pages_total or 1),
             ),
             "kv_cache_pages": ("pages of the pool", stats.pages_total),
             "kv_cache_pages_cached": ("pages of the radix tree", stats.pages_cached),
@@ -97,6 +98,10 @@ class _EngineCollector(Collector):
             "drafted_tokens": ("tokens guessed ahead", stats.drafted_tokens),
             "accepted_tokens": ("guessed tokens that were drawn", stats.accepted_tokens),
             "engine_steps": ("forward passes", stats.num_steps),
+            "kv_cache_pages_evicted": ("cached pages that gave way to others", stats.pages_evicted),
+            "grammar_cache_hits": ("constraints that were compiled already", grammars.num_found),
+            "grammar_cache_misses": ("constraints that had to be compiled", grammars.num_made),
+            "grammar_compile_seconds": ("time that compiling constraints took", grammars.seconds),
             "num_preemptions": ("requests put back in the queue", stats.num_preemptions),
             "request_success": ("requests that ended well", stats.num_finished),
             "request_failure": ("requests that did not", stats.num_failed),

@@ -126,3 +126,34 @@ def test_every_metric_of_the_dashboard_is_there(http: TestClient) -> None:
     named = set(re.findall(r"forktree:\w+", text))
     assert len(named) > 12
     assert named <= known
+
+
+def test_every_metric_is_told_of_in_the_docs(http: TestClient) -> None:
+    text = (Path(__file__).parents[3] / "docs/operations.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"\w+", text))
+    families = list(text_string_to_metric_families(http.get("/metrics").text))
+    names = [family.name.removeprefix("forktree:") for family in families if not family.name.endswith("_created")]
+    assert [name for name in names if not {name, f"{name}_total"} & told] == []
+
+
+def test_constraints_that_were_compiled_before_are_told_apart(http: TestClient) -> None:
+    def grown(pattern: str) -> list[float]:
+        before = values(http)
+        http.post("/v1/completions", json={"model": "wild", "prompt": "x", "max_tokens": 4, "regex": pattern})
+        after = values(http)
+        names = ("grammar_cache_hits_total", "grammar_cache_misses_total", "grammar_compile_seconds_total")
+        return [after[f"forktree:{name}"] - before[f"forktree:{name}"] for name in names]
+
+    hits, misses, seconds = grown("[ab]{3}c{17}")
+    assert (hits, misses) == (0, 1)
+    assert seconds > 0
+    assert grown("[ab]{3}c{17}") == [1, 0, 0]
+
+
+def test_pages_that_give_way_are_counted(http: TestClient) -> None:
+    before = values(http)
+    for number in range(3, 14):  # 11 prompts of 400 tokens, and a pool of 4,096
+        http.post("/v1/completions", json={"model": "wild", "prompt": [number] * 400, "max_tokens": 1})
+    after = values(http)
+    assert after["forktree:kv_cache_pages_evicted_total"] > before["forktree:kv_cache_pages_evicted_total"]
+    assert after["forktree:kv_cache_usage_ratio"] == 0
