@@ -43,13 +43,13 @@ def serving(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str]
             process.kill()
 
 
-def test_a_signal_lets_what_runs_finish(wild_dir: Path) -> None:
+def test_a_signal_in_the_middle_of_a_stream_lets_it_finish(wild_dir: Path) -> None:
     with serving(wild_dir) as (process, url), httpx.Client(base_url=url, timeout=60) as http:
         assert http.get("/ready").json() == {"status": "ready"}
         with http.stream("POST", "/v1/chat/completions", json={**BODY, "stream": True}) as answer:
             lines = answer.iter_lines()
             assert json.loads(next(lines).removeprefix("data: "))["choices"]
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]"
         assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
@@ -135,11 +135,11 @@ def test_a_restarted_server_takes_a_prefix_from_the_disk(wild_dir: Path, tmp_pat
     folder = tmp_path / "kv"
     body = {"model": "m", "prompt": "A prompt of several pages. " * 12, "max_tokens": 8, "temperature": 0}
     answers = []
-    for _ in range(2):
+    for number in (signal.SIGTERM, signal.SIGINT):
         options = ("--cache-dir", str(folder), "--cache-bytes", "100M", "--host-bytes", "1M", "--kv-tokens", "1024")
         with serving(wild_dir, *options) as (process, url):
             answers.append(httpx.post(f"{url}/v1/completions", json=body, timeout=60).json())
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             assert process.wait(30) == 0
     first, second = answers
     assert second["choices"] == first["choices"]
