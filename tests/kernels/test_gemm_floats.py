@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
-import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +10,7 @@ import torch
 from forktree.kernels.checks import ShapeError
 from forktree.kernels.gemm import Activations, multiply_blocks
 from forktree.kernels.gemm_weights import Dense, Format, Panels, keep_weights, round_weights
-from forktree.kernels.native import Native, load_native
+from forktree.kernels.native import Native
 
 FLOATS = [Format.HALF, Format.FLOAT]
 SHAPES = [(1, 32), (17, 64), (50, 96), (576, 1536)]
@@ -111,18 +108,7 @@ def test_kinds_that_do_not_go_together_are_named(path: Native | None) -> None:
         keep_weights(noise(4, 33), Format.FLOAT, native=path)
 
 
-@pytest.mark.parametrize("processor", ["x86-64-v3", "x86-64"])
-def test_older_processors_compute_the_same_products(
-    processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: Native
-) -> None:
-    if platform.machine() != "x86_64" or not (real := shutil.which("g++")):
-        pytest.skip("the older instruction sets are tried with g++ on x86-64")
-    compiler = tmp_path / "older-g++"
-    compiler.write_text(f'#!/bin/sh\nexec {real} "$@" -march={processor} -w\n')
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
-    older = load_native(tmp_path, num_threads=1)
-    assert older is not None
+def test_older_processors_compute_the_same_products(older: Native, native: Native) -> None:
     for format in FLOATS:
         x, weight = noise(17, 576), noise(33, 576, seed=1)
         out = product(x, weight, format, older)
