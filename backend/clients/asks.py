@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from forktree.backend.clients.dialects import Dialect
@@ -147,7 +148,7 @@ def _by_schema(
     is_forced_call = dialect.schema == "tool" and not has_begun
     is_enforced = dialect.schema in ("enforced", "json_mode")
     if dialect.schema == "strict" or is_enforced or is_forced_call:
-        wrapped, key = _wrapped(schema)
+        wrapped, key = _wrapped(_typed(schema) if dialect.schema == "strict" else schema)
         if wrapped is None:
             return Means(words=words)
         if is_forced_call:
@@ -215,6 +216,40 @@ def _sendable(schema: Any) -> Any:
     return [_sendable(item) for item in schema] if isinstance(schema, list) else schema
 
 
+_TYPES: Mapping[type, str] = MappingProxyType(
+    {
+        str: "string",
+        bool: "boolean",
+        int: "integer",
+        float: "number",
+        type(None): "null",
+        dict: "object",
+        list: "array",
+    }
+)
+_INNER = ("properties", "$defs", "definitions")
+
+
+def _typed(schema: Any) -> Any:
+    """The same schema with the type written out that `enum` or `const` implies: strict mode takes none without one."""
+    if isinstance(schema, list):
+        return [_typed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    typed = {
+        key: {name: _typed(value) for name, value in inner.items()}
+        if key in _INNER and isinstance(inner, dict)
+        else inner
+        for key, inner in schema.items()
+    }
+    typed |= {key: _typed(schema[key]) for key in ("anyOf", "items") if key in schema}
+    if "type" in schema or not ("enum" in schema or "const" in schema):
+        return typed
+    values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema.get("const")]
+    kinds = list(dict.fromkeys(_TYPES[type(value)] for value in values))
+    return {"type": kinds[0] if len(kinds) == 1 else kinds, **typed}
+
+
 _STRICT_KEYWORDS = frozenset(
     {
         *("type", "enum", "const", "anyOf", "$ref", "$defs", "title", "description"),
@@ -225,8 +260,13 @@ _STRICT_KEYWORDS = frozenset(
 
 
 def is_strict_schema(schema: Any) -> bool:
-    """Does OpenAI's strict mode take it: known keywords alone, every object closed and all its keys required?"""
+    """Does OpenAI's strict mode take it: known keywords alone, a type everywhere, every object closed and all its keys
+    required?"""
     if not isinstance(schema, dict) or not set(schema) <= _STRICT_KEYWORDS:
+        return False
+    if schema.keys().isdisjoint(("type", "anyOf", "$ref")):
+        return False
+    if any(isinstance(value, dict | list) for value in (*schema.get("enum", ()), schema.get("const"))):
         return False
     named = {**schema.get("properties", {}), **schema.get("$defs", {})}
     inner: list[Any] = [*named.values(), *schema.get("anyOf", [])]

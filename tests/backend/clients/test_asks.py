@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from forktree.backend.clients.asks import ANSWER, is_strict_schema, means_of
@@ -24,10 +26,46 @@ CLOSED = {"type": "object", "properties": {"a": {"type": "string"}}, "required":
         ({**CLOSED, "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": CLOSED}}, True),
         ({**CLOSED, "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}}, True),
         ({**CLOSED, "properties": {"a": True}}, False),
+        ({**CLOSED, "properties": {"a": {}}}, False),
+        ({**CLOSED, "properties": {"a": {"enum": ["x"]}}}, False),
+        ({**CLOSED, "properties": {"a": {"type": ["object", "null"], "enum": [{"b": 1}, None]}}}, False),
     ],
 )
 def test_strict_mode_takes_closed_objects_of_known_keywords(schema, is_strict: bool) -> None:
     assert is_strict_schema(schema) is is_strict
+
+
+@pytest.mark.parametrize(
+    ("schema", "sent"),
+    [
+        ({"enum": ["x", "y"]}, {"type": "string", "enum": ["x", "y"]}),
+        ({"enum": [1, None, True]}, {"type": ["integer", "null", "boolean"], "enum": [1, None, True]}),
+        ({"const": 1.5}, {"type": "number", "const": 1.5}),
+        (
+            {"anyOf": [{"const": "x"}, {"type": "null"}]},
+            {"anyOf": [{"type": "string", "const": "x"}, {"type": "null"}]},
+        ),
+    ],
+)
+def test_a_bare_enum_is_a_strict_schema_with_its_type_and_never_json_mode(schema, sent) -> None:
+    spec = SchemaSpec(json.dumps(schema))
+    strict = means_of(spec, OPENAI, has_begun=False)
+    assert strict.schema["properties"] == {ANSWER: sent}
+    assert (strict.is_strict, strict.key, strict.fields, strict.words) == (True, ANSWER, {}, "")
+    told = means_of(spec, DEEPSEEK, has_begun=False)  # its JSON mode promises an object
+    assert (told.schema, told.fields) == (None, {})
+    assert json.dumps(schema) in told.words
+
+
+def test_enums_deep_inside_a_strict_schema_have_their_types_too() -> None:
+    inner = {"x": {"enum": ["a"]}}
+    schema = {**CLOSED, "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": inner}
+    means = means_of(SchemaSpec(json.dumps(schema)), OPENAI, has_begun=False)
+    assert means.is_strict
+    assert means.schema["$defs"] == {"x": {"type": "string", "enum": ["a"]}}
+    listed = {**CLOSED, "properties": {"a": {"type": "array", "items": {"const": 3}}}}
+    means = means_of(SchemaSpec(json.dumps(listed)), OPENAI, has_begun=False)
+    assert means.schema["properties"]["a"]["items"] == {"type": "integer", "const": 3}
 
 
 def test_a_recursive_root_that_is_no_object_cannot_be_wrapped_and_is_told_in_words() -> None:
