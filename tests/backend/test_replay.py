@@ -195,3 +195,31 @@ def test_a_replay_answers_any_thread_without_the_loop(tmp_path) -> None:
     replay = Replay(path)
     assert [result.value for result in one.using(backend=replay).map(rows)] == recorded
     assert replay.num_unused == 0
+
+
+@pytest.mark.parametrize("num_left", [1, 20, -2])
+def test_a_recording_that_was_killed_in_a_line_replays_the_lines_before_it(tmp_path, caplog, num_left) -> None:
+    @function
+    def asks(s, q):
+        s += f"{q}" + gen("x")
+        return s["x"]
+
+    path = tmp_path / "run.jsonl"
+    with Replay(path, Fake(["one", "zwei é"])) as recording:
+        asks.run("1", backend=recording)
+        asks.run("2", backend=recording)
+    *lines, last, _ = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([*lines, last[:num_left]]))
+    replay = Replay(path)
+    assert "was cut short" in caplog.text
+    assert asks.run("1", backend=replay).ret_value == "one"
+    with pytest.raises(BackendError, match="diverges from"):
+        asks.run("2", backend=replay)
+
+
+def test_answers_with_line_separators_of_unicode_are_one_line_each(tmp_path) -> None:
+    answer = "one\u2028two\x85three\u2029four\x0bfive"
+    before = record(tmp_path / "run.jsonl", {**SCRIPT, "a": [answer, "second"]})
+    after = program.run("why?", backend=Replay(tmp_path / "run.jsonl"))
+    assert after.variables() == before.variables()
+    assert after["a"][0].startswith("one\u2028two")
