@@ -88,8 +88,14 @@ class Generation:
             self._engine.cancel(self._id)
             self._id = None
 
+    def stop(self, error: BaseException) -> None:
+        """Cancel it, and let whoever reads it know why: `pieces` raises the error. Harmless when it has ended."""
+        if self._id is not None:
+            self._engine.cancel(self._id)
+            self._mailbox.put(0, Failed(error))
+
     async def pieces(self) -> AsyncIterator[Piece | End]:
-        """What comes, then one End. To be called once. Raises what the engine failed with."""
+        """What comes, then one End. To be called once. Raises what the engine failed with, or `stop` was given."""
         answer = AnswerText(self._work.form)
         shown = _ShownTokens(self._work, self._tokenizer)
         num_reasoned = 0

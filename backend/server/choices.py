@@ -51,9 +51,13 @@ def _refusal(error: AskError, asks: Sequence[Ask], param: Param) -> ApiError:
 
 async def merged(generations: Sequence[Watched]) -> AsyncGenerator[tuple[int, Piece | End], None]:
     """What comes of all of them, each with its index. Leaving early cancels what is left; so does a fault."""
+    if len(generations) == 1:  # nearly all requests: no task and no queue between the engine and the answer
+        with closing_all(generations):
+            async with aclosing(generations[0].pieces()) as pieces:  # type: ignore[type-var]
+                async for piece in pieces:
+                    yield 0, piece
+        return
     queue: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
-    for generation in generations[:1]:
-        generation.flight.on_stop(lambda error: queue.put_nowait((0, error)))
     tasks = [asyncio.create_task(_pump(index, one, queue)) for index, one in enumerate(generations)]
     num_live = len(tasks)
     try:

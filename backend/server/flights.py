@@ -32,8 +32,9 @@ class Flight:
         self.begun = time.perf_counter()
         self._leave = leave
         self._num_live = 0
+        self._generations: list[Generation] = []
         self._stopped_with: Exception | None = None
-        self._tell: Callable[[Exception], None] | None = None
+        self._carried: asyncio.Future[Any] | None = None
         self._timer = None
         if timeout_s is not None:
             error = TimeoutError(f"the answer was not complete within {timeout_s:g} s")
@@ -42,28 +43,31 @@ class Flight:
     def board(self, generations: list[Generation]) -> list[Watched]:
         """The generations, as those of this request."""
         self._num_live = len(generations)
+        self._generations = generations
+        if self._stopped_with is not None:
+            self._stop_all(self._stopped_with)
         return [Watched(generation, self) for generation in generations]
 
     def stop(self, error: Exception) -> None:
         """Whoever reads the answer gets the error."""
         if self._stopped_with is None:
             self._stopped_with = error
-            if self._tell is not None:
-                self._tell(error)
+            self._stop_all(error)
 
-    def on_stop(self, tell: Callable[[Exception], None]) -> None:
-        """Whoever reads the answer is told; at once, if it has been stopped already."""
-        self._tell = tell
-        if self._stopped_with is not None:
-            tell(self._stopped_with)
+    def _stop_all(self, error: Exception) -> None:
+        for generation in self._generations:
+            generation.stop(error)
+        if self._carried is not None:
+            self._carried.cancel()
 
     async def carry(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of work that is answered as a whole; it is cancelled when this is stopped, or nobody waits.
 
         Raises what the work raises, and what it was stopped with.
         """
-        task = asyncio.ensure_future(work)
-        self.on_stop(lambda _: task.cancel())
+        task = self._carried = asyncio.ensure_future(work)
+        if self._stopped_with is not None:
+            task.cancel()
         try:
             result = await task
         except asyncio.CancelledError:

@@ -32,10 +32,12 @@ class Wire:
 
     def event(self, data: Mapping[str, Any]) -> bytes:
         name = f"event: {data['type']}\n" if self.names_events else ""
-        return f"{name}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+        return f"{name}data: {_written(data)}\n\n".encode()
 
     def end(self) -> bytes:
         return b"" if self.last is None else f"data: {self.last}\n\n".encode()
 
+
+_written = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
 
 OPENAI = Wire(last="[DONE]")

@@ -1,29 +1,32 @@
 """One client for any server that speaks OpenAI's protocol: N conversations at a time, streamed, timed.
 
-It reads bytes and looks into them no more than it must, since it has the machine in common with the server.
+Client and server have the same cores, so what the client uses is missing to the server. One thread therefore reads all
+connections, and looks into what has come only until its first text; the rest is read when the clock has stopped.
 """
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import json
+import selectors
+import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
-
-import httpx
+from urllib.parse import urlsplit
 
 from forktree.benchmarks.server.servers import Serving
 
 _TIMEOUT_S = 300.0
+_CONTENT = (b'"content":"', b'"content": "')
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """One answer: seconds from the request to its first text and to its end, and what it took.
 
-    `num_cached` is None where the server does not say.
+    The last two are None where the server does not say.
     """
 
     first_s: float
@@ -41,55 +44,111 @@ class Driven:
     seconds: float
 
 
-async def drive(server: Serving, bodies: Iterator[dict[str, Any]], *, num_clients: int, num_requests: int) -> Driven:
-    """So many requests, as many at a time as there are clients; each begins one when its last has ended.
+@dataclass(slots=True)
+class _Flight:
+    """One request on its connection."""
+
+    connection: socket.socket
+    begun: float
+    first: float | None = None
+    ended: float = 0.0
+    received: bytearray = field(default_factory=bytearray)
+
+    def take(self, data: bytes, now: float) -> None:
+        self.received += data
+        if self.first is None and _has_text(self.received):
+            self.first = now
+
+
+def drive(server: Serving, bodies: Iterator[dict[str, Any]], *, num_clients: int, num_requests: int) -> Driven:
+    """So many requests, as many at a time as there are clients: when one has ended, the next begins.
 
     Raises:
         RuntimeError: a request was refused, or its answer broke off.
+        TimeoutError: nothing came for five minutes.
     """
-    limits = httpx.Limits(max_connections=num_clients, max_keepalive_connections=num_clients)
-    async with httpx.AsyncClient(base_url=server.url, limits=limits, timeout=_TIMEOUT_S) as client:
-        waiting = iter([next(bodies) for _ in range(num_requests)])
-        timings: list[Timing] = []
+    waiting = iter([_request(server, body) for body in itertools.islice(bodies, num_requests)])
+    done: list[_Flight] = []
+    with selectors.DefaultSelector() as selector:
 
-        async def one() -> None:
-            for body in waiting:
-                timings.append(await ask(client, server, body))
+        def begin() -> None:
+            request = next(waiting, None)
+            if request is not None:
+                flight = _sent(server, request)
+                selector.register(flight.connection, selectors.EVENT_READ, flight)
 
         begun = time.perf_counter()
-        await asyncio.gather(*(one() for _ in range(num_clients)))
-        return Driven(timings, time.perf_counter() - begun)
+        for _ in range(num_clients):
+            begin()
+        while selector.get_map():
+            ready = selector.select(_TIMEOUT_S)
+            if not ready:
+                raise TimeoutError(f"{server.name} was silent for {_TIMEOUT_S:g} s")
+            now = time.perf_counter()
+            for key, _ in ready:
+                flight: _Flight = key.data
+                data = flight.connection.recv(1 << 16)
+                if data:
+                    flight.take(data, now)
+                    continue
+                flight.ended = now
+                selector.unregister(flight.connection)
+                flight.connection.close()
+                done.append(flight)
+                begin()
+        seconds = time.perf_counter() - begun
+    return Driven([_timing(server, flight) for flight in done], seconds)
 
 
-async def ask(client: httpx.AsyncClient, server: Serving, body: dict[str, Any]) -> Timing:
-    """One conversation, streamed. Raises RuntimeError: it was refused, or broke off."""
+def _request(server: Serving, body: dict[str, Any]) -> bytes:
     options = {"model": server.model, "stream": True, "stream_options": {"include_usage": True}}
-    begun, first, received, num_chunks = time.perf_counter(), None, bytearray(), 0
-    async with client.stream("POST", "/v1/chat/completions", json={**body, **options, **server.extra}) as answer:
-        if answer.status_code != 200:
-            raise RuntimeError(f"{server.name} answered {answer.status_code}: {(await answer.aread())[:500]!r}")
-        async for data in answer.aiter_raw():
-            received += data
-            if first is None and _has_text(received):
-                first = time.perf_counter()
-    whole = time.perf_counter()
-    events = [line[6:] for line in bytes(received).split(b"\n") if line.startswith(b"data: ")]
-    if first is None or not events or events[-1].strip() != b"[DONE]":
-        raise RuntimeError(f"{server.name} broke off: {bytes(received[-500:])!r}")
-    num_chunks = sum(_has_text(event) for event in events)
+    data = json.dumps({**body, **options, **server.extra}).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    return f"{head}Connection: close\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+def _sent(server: Serving, request: bytes) -> _Flight:
+    parts = urlsplit(server.url)
+    begun = time.perf_counter()
+    connection = socket.create_connection((parts.hostname, parts.port), timeout=_TIMEOUT_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.sendall(request)
+    return _Flight(connection, begun)
+
+
+def _timing(server: Serving, flight: _Flight) -> Timing:
+    head, _, body = bytes(flight.received).partition(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise RuntimeError(f"{server.name} answered {head[:100]!r}: {body[:500]!r}")
+    if b"transfer-encoding: chunked" in head.lower():
+        body = _unchunked(body)
+    events = [line[6:] for line in body.split(b"\n") if line.startswith(b"data: ")]
+    if flight.first is None or not events or events[-1].strip() != b"[DONE]":
+        raise RuntimeError(f"{server.name} broke off: {body[-500:]!r}")
+    first_s, whole_s = flight.first - flight.begun, flight.ended - flight.begun
     usage = next((found for event in reversed(events[:-1]) if (found := json.loads(event).get("usage"))), None)
     if usage is None:
-        return Timing(first - begun, whole - begun, num_chunks)
+        return Timing(first_s, whole_s, sum(_has_text(event) for event in events))
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-    return Timing(first - begun, whole - begun, usage["completion_tokens"], usage["prompt_tokens"], cached)
+    return Timing(first_s, whole_s, usage["completion_tokens"], usage["prompt_tokens"], cached)
+
+
+def _unchunked(body: bytes) -> bytes:
+    pieces, at = [], 0
+    while at < len(body):
+        end = body.index(b"\r\n", at)
+        size = int(body[at:end].split(b";")[0], 16)
+        pieces.append(body[end + 2 : end + 2 + size])
+        at = end + 2 + size + 2
+    return b"".join(pieces)
 
 
 def _has_text(received: bytes | bytearray) -> bool:
     """Whether some text has come: a content that is neither null nor empty."""
-    for key in (b'"content":"', b'"content": "'):
+    for key in _CONTENT:
         at = received.find(key)
         while at >= 0:
-            if received[at + len(key) : at + len(key) + 1] != b'"':
+            if received[at + len(key) : at + len(key) + 1] not in (b'"', b""):
                 return True
             at = received.find(key, at + 1)
     return False
