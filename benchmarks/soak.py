@@ -301,6 +301,14 @@ def soak(local: Any, folder: Path, arguments: argparse.Namespace, tally: Tally) 
     return weights
 
 
+def bound_memos(max_bytes: int) -> None:
+    """Keep fewer constraints than the 768 MiB that are allowed: those would take days to fill, and hide what grows."""
+    from forktree.backend.grammar import constraints
+
+    for memo in (constraints._AUTOMATA, constraints._MASKS):
+        memo.bound(max_bytes)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
@@ -314,6 +322,7 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch
     import forktree as ft
 
+    bound_memos(2 << 20)
     warnings, tally = Counting(), Tally()
     logging.getLogger("forktree").addHandler(warnings)
     logging.getLogger("forktree").propagate = False

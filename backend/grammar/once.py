@@ -61,6 +61,10 @@ class OnceCache(Generic[Key, Value]):
     def __len__(self) -> int:
         return len(self._futures)
 
+    def bound(self, max_bytes: int) -> None:
+        """Another bound, from the next request on."""
+        self._max_bytes = max_bytes
+
     def get(self, key: Key) -> Value:
         with self._lock:
             future = self._futures.get(key)
