@@ -65,12 +65,13 @@ class LocalModel:
         return self._load_text()[1]
 
     def engine(self) -> Engine:
-        """The running engine, loaded if need be."""
+        """The running engine, loaded if need be. Raises EngineError also where it has stopped, of a bug."""
         self.load()
         engine = self._engine
         if engine is None:  # closed since
             self.check_open()
         assert engine is not None
+        engine.check_open()
         return engine
 
     def load(self, report: Report | None = None) -> None:

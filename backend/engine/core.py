@@ -164,9 +164,12 @@ class EngineCore:
         for seq in list(self._live.values()):
             try:
                 self._scheduler.abort(seq)
+                self._memory.leave(seq)
             except Exception:
                 _log.exception("the pages of request %d are lost", seq.id)
-            self._tell_last(seq, Failed(make_error()))
+            self._num_failed += 1
+            self._tell(seq, Failed(make_error()))
+        self._live.clear()
 
     def step(self) -> bool:
         """Compute one batch; False if there was nothing to do."""

@@ -64,6 +64,11 @@ class Engine:
         self._failure: BaseException | None = None
         self._process: int | None = None  # where the thread runs
 
+    def check_open(self) -> None:
+        """Raise EngineError: the engine is closed, or has stopped; it says of what."""
+        if self._is_closing:
+            raise self._closed_error()
+
     def submit(self, request: EngineRequest) -> int:
         """Queue a request; returns the id that `cancel` takes. Its events follow on the engine's thread.
 
@@ -74,7 +79,7 @@ class Engine:
         """
         self._check_process()
         with self._wake:  # ids are taken and queued in one order: age is order of arrival
-            self._check_open()
+            self.check_open()
             seq = self._core.make_sequence(next(self._ids), request)
             self._post(_Submit(seq))
         return seq.id
@@ -217,7 +222,7 @@ class Engine:
         self._check_process()
         answer: Future[T] = Future()
         with self._wake:
-            self._check_open()
+            self.check_open()
             self._post(_Ask(question, answer))
         return answer.result()
 
@@ -241,10 +246,6 @@ class Engine:
                 f"the engine runs in process {self._process}, of which this one ({os.getpid()}) is a fork: make a new "
                 "Local here, or start processes by spawning"
             )
-
-    def _check_open(self) -> None:
-        if self._is_closing:
-            raise self._closed_error()
 
     def _closed_error(self) -> EngineError:
         if self._failure is None:
