@@ -167,9 +167,9 @@ class EngineCore:
                 self._memory.leave(seq)
             except Exception:
                 _log.exception("the pages of request %d are lost", seq.id)
+            del self._live[seq.id]
             self._num_failed += 1
             self._tell(seq, Failed(make_error()))
-        self._live.clear()
 
     def step(self) -> bool:
         """Compute one batch; False if there was nothing to do."""
