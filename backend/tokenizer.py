@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from forktree.backend.added_tokens import AddedTokens
 from forktree.backend.call_markup import CallMarkup, call_markup
 from forktree.backend.call_parameters import ParameterMarkup, parameter_markup
 from forktree.backend.chat import ChatTemplate
@@ -75,6 +76,7 @@ class Tokenizer:
         self.strips_first_blank = strips_first_blank(description)
         self.markup_ids = frozenset(_markup_ids(hf, description))
         self.hidden_ids = frozenset(_hidden_ids(hf, description))
+        self._added = AddedTokens.of(description["added_tokens"], self.markup_ids)
         self.num_tokens = _count_tokens(description)
         size = max([self.num_tokens, *map(_width, self._configs)])
         self.token_bytes = _spell_all(description, self.spelling, size)
@@ -141,6 +143,8 @@ class Tokenizer:
     def split_markup(self, text: str) -> list[int | str]:
         """Cut a text at the special tokens that it spells: their ids, and the plain text between them."""
         _check_unicode(text)
+        if self._added is not None:
+            return self._added.cut(text)
         encoding = self._backend.encode(text, add_special_tokens=False)
         items: list[int | str] = []
         at = 0
