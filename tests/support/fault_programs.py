@@ -114,7 +114,7 @@ def full_tier() -> dict[str, object]:
         one.core.close()
     finally:
         limit_files(-1)
-    files = [path.name for path in Path("tier").rglob("*") if path.is_file()]
+    files = [path.name for path in Path("tier").rglob("*") if path.suffix in (".kv", ".tmp")]
     return {"same": before == after, "files": files, "warnings": warnings[:1]}
 
 
