@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_fakes import fake_local, hashed
+from local_fakes import fake_local, hashed, runner_of
 from real_parts import write_wild_model
 from toy_tokenizers import byte_level
 
@@ -75,8 +75,10 @@ def test_what_cannot_be_embedded_is_refused(local: Local, given: dict[str, Any],
 
 def test_a_model_without_hidden_states_refuses() -> None:
     tokenizer = Tokenizer(byte_level())
-    with fake_local(tokenizer, hashed(tokenizer)) as fake, pytest.raises(UnsupportedError, match="no hidden states"):
-        fake.embed("x")
+    with fake_local(tokenizer, hashed(tokenizer)) as fake:
+        runner_of(fake).forward_hidden = None  # type: ignore[method-assign,assignment]
+        with pytest.raises(UnsupportedError, match="no hidden states"):
+            fake.embed("x")
 
 
 def test_a_shortened_vector_has_length_1_again() -> None:

@@ -8,6 +8,7 @@ missing copy therefore changes the output, or is caught on the spot as a fault.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,6 +70,23 @@ class FakeRunner:
 
     def gather_logprobs(self, logits: Any, rows: Sequence[int], tokens: Sequence[int]) -> list[float]:
         return [log_softmax(logits[row], self.logit, self.vocab)[t] for row, t in zip(rows, tokens, strict=True)]
+
+    hidden_size = 3
+
+    def forward_hidden(self, batch: ForwardBatch) -> tuple[list[tuple[int, ...]], list[list[float]]]:
+        logits = self.forward(batch)
+        histories = [self._history(batch, row) for row in batch.hidden_rows]
+        return logits, [[0.1 + mix(hash(history), at) for at in range(self.hidden_size)] for history in histories]
+
+    def add_hidden(self, total: list[float] | None, hidden: list[list[float]], rows: range) -> list[float]:
+        sums = total or [0.0] * self.hidden_size
+        for row in rows:
+            sums = [one + other for one, other in zip(sums, hidden[row], strict=True)]
+        return sums
+
+    def direction_of(self, total: list[float]) -> tuple[float, ...]:
+        length = math.hypot(*total)
+        return struct.unpack(f"{len(total)}f", struct.pack(f"{len(total)}f", *(value / length for value in total)))
 
     def copy_page(self, source: int, target: int, num_tokens: int) -> None:
         assert source != target

@@ -210,6 +210,9 @@ class ResponsesRequest(Labels):
     max_tool_calls: Annotated[Any, Refuse("it limits tools of a server, and this one has none")] = None
     context_management: Annotated[Any, Refuse("what does not fit is refused", unless=([],))] = None
     moderation: Annotated[Any, Refuse("this server moderates nothing")] = None
+    access_programs: Annotated[Any, Refuse("there are no access programs here")] = None
+    background_options: Annotated[Any, Refuse("answers are waited for")] = None
+    image: Annotated[Any, Refuse("this model reads and writes text only")] = None
     prompt_cache_retention: Annotated[Any, Refuse("the cache keeps what fits")] = None
     prompt_cache_options: Annotated[Any, Refuse("the cache keeps what fits")] = None
 

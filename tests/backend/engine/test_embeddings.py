@@ -131,10 +131,15 @@ def test_they_are_the_directions_of_transformers_hidden_states(folders: dict[str
         assert sum(value * value for value in found) == pytest.approx(1, abs=1e-6)
 
 
+class Blind(FakeRunner):
+    forward_hidden = None  # type: ignore[assignment]
+
+
 def test_a_runner_without_hidden_states_refuses_at_once() -> None:
-    assert not isinstance(FakeRunner(), HiddenRunner)
+    assert isinstance(FakeRunner(), HiddenRunner)
+    assert not isinstance(Blind(), HiddenRunner)
     with pytest.raises(UnsupportedError, match="no hidden states"):
-        Driver(FakeRunner()).submit([1, 2], embed_from=1)
+        Driver(Blind()).submit([1, 2], embed_from=1)
 
 
 @pytest.mark.parametrize(
@@ -165,14 +170,6 @@ def test_what_has_no_direction_is_an_error(state: list[float]) -> None:
 
 class Broken(FakeRunner):
     """Gives out states that have no direction."""
-
-    hidden_size = 1
-
-    def forward_hidden(self, batch: Any) -> tuple[Any, Any]:
-        return self.forward(batch), [[0.0]] * len(batch.hidden_rows)
-
-    def add_hidden(self, total: Any, hidden: Any, rows: range) -> Any:
-        return hidden[rows.start]
 
     def direction_of(self, total: Any) -> tuple[float, ...]:
         raise EngineError("their sum has length 0")

@@ -1,4 +1,4 @@
-"""Every field of OpenAI's chat and completions is honoured or refused.
+"""Every field of OpenAI's chat, completions, embeddings and responses is honoured or refused.
 
 The tables in docs/openai-fields.md come from here; `pytest --update-golden` writes them anew.
 """
@@ -9,12 +9,13 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from local_fakes import fake_local, hashed
-from openai.types import completion_create_params
+from openai.types import EmbeddingCreateParams, completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from starlette.testclient import TestClient
@@ -24,6 +25,8 @@ from forktree.backend.server.app import build
 from forktree.backend.server.schemas.base import Refuse
 from forktree.backend.server.schemas.chat import ChatRequest
 from forktree.backend.server.schemas.completions import CompletionRequest
+from forktree.backend.server.schemas.embeddings import EmbeddingsRequest
+from forktree.backend.server.schemas.responses import ResponsesRequest
 from forktree.backend.server.settings import Settings
 from forktree.backend.tokenizer import Tokenizer
 
@@ -119,12 +122,125 @@ COMPLETIONS: dict[str, list[Any]] = {
     "suffix": ["x"],
     "markup": [True],
 }
+EMBEDDINGS: dict[str, list[Any]] = {
+    "model": ["m", "another"],
+    "input": ["x", ["x", "y"], [5, 6], [[5, 6], [7]], "", [], ["x", ""]],
+    "encoding_format": ["float", "base64", "int8"],
+    "dimensions": [2, 0, 100_000],
+    "user": ["someone"],
+    "pooling": ["last", "mean", "max"],
+    "priority": [3],
+    "cache_salt": ["a", ""],
+}
+OWN_TOOL = {"type": "function", "name": "t"}
+RESPONSES: dict[str, list[Any]] = {
+    "model": ["m", "another"],
+    "input": [
+        "x",
+        [TURN],
+        [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]}],
+        [
+            {"type": "function_call", "call_id": "c", "name": "t", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "x"},
+        ],
+        [{"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": "x"}]}],
+        [{"type": "item_reference", "id": "x"}],
+        [],
+    ],
+    "instructions": ["x"],
+    "max_output_tokens": [2, 0],
+    "temperature": [0, 1.5, 3],
+    "top_p": [0.5, 2],
+    "include": [["message.output_text.logprobs"], ["file_search_call.results"]],
+    "top_logprobs": [3, 21],
+    "text": [
+        {"format": {"type": "text"}},
+        {"format": {"type": "json_object"}},
+        {"format": {"type": "json_schema", "name": "n", "schema": {"type": "integer"}, "strict": True}},
+        {"verbosity": "medium"},
+        {"verbosity": "low"},
+    ],
+    "tools": [[OWN_TOOL], [{"type": "web_search", "name": "w"}]],
+    "tool_choice": [
+        "none",
+        "auto",
+        "required",
+        OWN_TOOL,
+        {"type": "allowed_tools", "mode": "auto", "tools": [OWN_TOOL]},
+        {"type": "web_search"},
+    ],
+    "parallel_tool_calls": [True, False],
+    "reasoning": [{"effort": "none"}, {"max_tokens": 4}, {"effort": "high"}, {"summary": "auto"}],
+    "stream": [False, True],
+    "stream_options": [{"include_obfuscation": False}, {"include_obfuscation": True}],
+    "user": ["someone"],
+    "metadata": [{"a": "b"}],
+    "safety_identifier": ["someone"],
+    "prompt_cache_key": ["k"],
+    "service_tier": ["auto", "default", "priority"],
+    "store": [False, True],
+    "truncation": ["disabled", "auto"],
+    "background": [False, True],
+    "background_options": [{}],
+    "previous_response_id": ["resp_1"],
+    "conversation": ["conv_1"],
+    "prompt": [{"id": "pmpt_1"}],
+    "max_tool_calls": [2],
+    "context_management": [[], [{"type": "compaction"}]],
+    "moderation": [{}],
+    "prompt_cache_retention": ["24h"],
+    "prompt_cache_options": [{}],
+    "access_programs": [{}],
+    "image": [{}],
+}
+RESPONSES_BESIDE: dict[str, dict[str, Any]] = {
+    "stream_options": {"stream": True},
+    "top_logprobs": {"include": ["message.output_text.logprobs"]},
+    "tool_choice": {"tools": [OWN_TOOL]},
+    "parallel_tool_calls": {"tools": [OWN_TOOL]},
+}
 BESIDE: dict[str, dict[str, Any]] = {  # what a field goes with
     "stream_options": {"stream": True},
     "top_logprobs": {"logprobs": True},
     "tool_choice": {"tools": [TOOL]},
     "parallel_tool_calls": {"tools": [TOOL]},
     "max_completion_tokens": {"max_tokens": None},
+}
+
+
+class Route(NamedTuple):
+    """What is tried on one route: values of each field, what goes with some, and what every request has."""
+
+    model: type[BaseModel]
+    params: Any
+    samples: dict[str, list[Any]]
+    base: dict[str, Any]
+    beside: dict[str, dict[str, Any]]
+
+
+ROUTES = {
+    "/v1/chat/completions": Route(
+        ChatRequest,
+        chat_create_params.CompletionCreateParamsBase,
+        SHARED | CHAT,
+        {"model": "m", "max_tokens": 8, "messages": [TURN]},
+        BESIDE,
+    ),
+    "/v1/completions": Route(
+        CompletionRequest,
+        completion_create_params.CompletionCreateParamsBase,
+        SHARED | COMPLETIONS,
+        {"model": "m", "max_tokens": 8, "prompt": "x"},
+        BESIDE,
+    ),
+    "/v1/embeddings": Route(EmbeddingsRequest, EmbeddingCreateParams, EMBEDDINGS, {"model": "m", "input": "x"}, {}),
+    "/v1/responses": Route(
+        ResponsesRequest,
+        ResponseCreateParamsBase,
+        RESPONSES,
+        {"model": "m", "max_output_tokens": 8, "input": "x"},
+        RESPONSES_BESIDE,
+    ),
 }
 
 
@@ -135,12 +251,14 @@ def small() -> Iterator[TestClient]:
         yield TestClient(build(local, Settings(model_names=("m",))))
 
 
-def verdict(http: TestClient, path: str, base: dict[str, Any], field: str, about: FieldInfo, values: list[Any]) -> str:
+def verdict(http: TestClient, path: str, field: str, about: FieldInfo) -> str:
     """One row of a table."""
+    route = ROUTES[path]
+    values = route.samples[field]
     note, is_refused = about.description or "", any(isinstance(one, Refuse) for one in about.metadata)
     taken, refused, reasons = [], [], []
     for value in values:
-        answer = http.post(path, json=base | BESIDE.get(field, {}) | {field: value})
+        answer = http.post(path, json=route.base | route.beside.get(field, {}) | {field: value})
         if answer.status_code == 200:
             taken.append(value)
         else:
@@ -161,36 +279,25 @@ def shown(values: list[Any]) -> str:
     return " ".join(f"`{text}`" for text in texts).replace("|", "\\|")
 
 
-def rows(http: TestClient, path: str, model: type[BaseModel], samples: dict[str, list[Any]], params: Any) -> list[str]:
-    base = {"model": "m", "max_tokens": 8}
-    base |= {"messages": [TURN]} if model is ChatRequest else {"prompt": "x"}
-    known = list(params.CompletionCreateParamsBase.__annotations__)
+def rows(http: TestClient, path: str) -> list[str]:
+    route = ROUTES[path]
+    known = list(route.params.__annotations__)
     lines = ["| field | | taken | refused | |", "|---|---|---|---|---|"]
-    for field in sorted(samples, key=lambda name: (name not in known and name != "stream", name)):
-        lines.append(verdict(http, path, base, field, model.model_fields[field], samples[field]))
+    for field in sorted(route.samples, key=lambda name: (name not in known and name != "stream", name)):
+        lines.append(verdict(http, path, field, route.model.model_fields[field]))
     return lines
 
 
-@pytest.mark.parametrize(
-    ("model", "samples", "params"),
-    [
-        (ChatRequest, SHARED | CHAT, chat_create_params),
-        (CompletionRequest, SHARED | COMPLETIONS, completion_create_params),
-    ],
-)
-def test_every_field_of_the_protocol_and_of_ours_is_tried(model: type[BaseModel], samples: Any, params: Any) -> None:
-    assert set(samples) == set(model.model_fields)
-    assert set(params.CompletionCreateParamsBase.__annotations__) - set(samples) == set()
+@pytest.mark.parametrize("path", ROUTES)
+def test_every_field_of_the_protocol_and_of_ours_is_tried(path: str) -> None:
+    route = ROUTES[path]
+    assert set(route.samples) == set(route.model.model_fields)
+    assert set(route.params.__annotations__) - set(route.samples) == set()
 
 
 def test_the_tables_in_the_docs_are_what_the_server_answers(small: TestClient, golden: Any) -> None:
-    path = Path(__file__).parents[3] / "docs/openai-fields.md"
-    parts = []
-    for route, model, samples, params in (
-        ("/v1/chat/completions", ChatRequest, SHARED | CHAT, chat_create_params),
-        ("/v1/completions", CompletionRequest, SHARED | COMPLETIONS, completion_create_params),
-    ):
-        parts += [f"## `{route}`", "", *rows(small, route, model, samples, params), ""]
+    doc = Path(__file__).parents[3] / "docs/openai-fields.md"
+    parts = [line for path in ROUTES for line in (f"## `{path}`", "", *rows(small, path), "")]
     tables = "\n".join(["<!-- tables -->", "", *parts, "<!-- end -->"])
     marks = re.compile("<!-- tables -->.*<!-- end -->", re.DOTALL)
-    golden(DOC, marks.sub(lambda _: tables, path.read_text(encoding="utf-8")))
+    golden(DOC, marks.sub(lambda _: tables, doc.read_text(encoding="utf-8")))
