@@ -148,6 +148,15 @@ class RadixCache:
                 num_freed += self._drop(entry[3])
         return num_freed
 
+    def evict_unheld(self, num_pages: int) -> int:
+        """As `evict`, but what is held stays."""
+        num_freed = 0
+        while num_freed < num_pages and self._heap and not self._heap[0][0]:
+            entry = heapq.heappop(self._heap)
+            if self._is_current(entry):
+                num_freed += self._drop(entry[3])
+        return num_freed
+
     def hold(self, namespace: str, ids: list[int], num_tokens: int) -> Node | None:
         """Hold what the tree has of the first `num_tokens` tokens, until `unhold`; None if that is nothing."""
         root = self._roots.get(namespace)

@@ -30,7 +30,9 @@ from forktree.backend.cache.tier_counts import TierCounts
 _log = logging.getLogger("forktree.cache")
 
 _CLOSE_S = 20.0
-_MOST_FETCHES = 8  # requests whose pages are read ahead at a time
+_MOST_FETCHES = 64  # prefixes that are read ahead at a time
+_MOST_FETCHED_BYTES = 512 << 20  # of them together
+_FEW_FETCHES = 8  # that are allowed whatever they hold: before a page was seen nobody knows
 _MOST_UNWRITTEN_BYTES = 256 << 20
 
 
@@ -74,6 +76,11 @@ class _Fetch:
         """The read, once it is known that there is one."""
         look = self.look
         return None if not look.done() or look.cancelled() or look.exception() is not None else look.result()
+
+    @property
+    def is_empty(self) -> bool:
+        """It is known that there is nothing to read."""
+        return self.look.done() and self.read is None
 
     @property
     def is_done(self) -> bool:
@@ -207,6 +214,7 @@ class Tiers:
             return
         missing = [a for a in self._addresses(id, namespace, ids, num_tokens)[first_page:] if a not in self._host]
         if not missing:
+            self._asked.add(id)
             return
         num_bytes, num_missing = len(missing) * self._page_bytes, len(missing) * self._page_size
         if not self._rates.is_worth(copied=num_bytes, read=num_bytes, num_tokens=num_missing):
@@ -224,7 +232,9 @@ class Tiers:
 
     def _has_room(self, id: int) -> bool:
         """For one more fetch; what is foreseen makes way for what is asked for."""
-        if len(set(self._fetches.values())) < _MOST_FETCHES:
+        fetches = {fetch for fetch in self._fetches.values() if not fetch.is_empty}
+        num_bytes = sum(len(fetch.addresses) for fetch in fetches) * self._page_bytes
+        if len(fetches) < _FEW_FETCHES or (len(fetches) < _MOST_FETCHES and 0 < num_bytes <= _MOST_FETCHED_BYTES):
             return True
         foreseen = next((known for known in self._fetches if known < 0), None)
         if id < 0 or foreseen is None:
@@ -249,6 +259,10 @@ class Tiers:
                 break
             found[address] = page
         return _Read(found, self._clock() - start)
+
+    def is_decided(self, id: int) -> bool:
+        """`fetch` would do nothing."""
+        return self._disk is None or id in self._asked
 
     def is_up(self, id: int, *, can_wait: bool) -> bool:
         """Nothing is on its way for a request any more, or it has taken too long."""
@@ -326,6 +340,10 @@ class Tiers:
         """Of the pages that the first `num_tokens` tokens of a live request fill."""
         return self._addresses(id, namespace, ids, num_tokens)
 
+    def address_of(self, namespace: str, ids: list[int], num_tokens: int) -> bytes:
+        """Of the page that ends with so many tokens of a sequence."""
+        return page_addresses(namespace, ids, num_tokens, self._page_size)[-1]
+
     def _addresses(self, id: int, namespace: str, ids: list[int], num_tokens: int) -> list[bytes]:
         num_pages = num_tokens // self._page_size
         known = self._paths.get(id)
@@ -351,6 +369,17 @@ class Tiers:
             self._page_bytes = len(next(iter(pages.values()), b"")) or self._page_bytes
             self._rates.note("disk", sum(map(len, pages.values())), seconds)
         return pages
+
+    # --- what is learned of the traffic --------------------------------------------------------------------
+
+    def read_notes(self) -> str | None:
+        """See `DiskTier`; asked once, before the engine's thread runs."""
+        return None if self._disk is None else self._disk.read_notes()
+
+    def write_notes(self, text: str) -> None:
+        """Have them written, behind the pages that are to be written."""
+        if self._disk is not None:
+            self._writer.submit(self._disk.write_notes, text)
 
     # --- life ----------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from forktree.backend.cache.pages import PageAllocator
 from forktree.backend.cache.radix import RadixCache
+from forktree.backend.cache.recurring import Prefix
 from forktree.backend.engine.ahead import AheadRunner, Flight, land, plan_ahead
 from forktree.backend.engine.batch import BranchScores, HiddenRows, ScoreRows, StepBatch, build_batch
 from forktree.backend.engine.config import EngineConfig
@@ -40,7 +41,7 @@ from forktree.backend.engine.scheduler import Chunk, Scheduler, StepPlan
 from forktree.backend.engine.speculation import Speculator, count_standing
 from forktree.backend.engine.splitting import is_out_of_memory, split_chunks
 from forktree.backend.engine.stats import EngineStats
-from forktree.lang.errors import EngineError, ForktreeError, RunCancelledError, UnsupportedError
+from forktree.lang.errors import ContextLengthError, EngineError, ForktreeError, RunCancelledError, UnsupportedError
 
 _log = logging.getLogger(__name__)
 _NUM_RECORDED_STEPS = 1024
@@ -104,21 +105,32 @@ class EngineCore:
         """Check a request against the runner's limits; safe on any thread. Ids must grow.
 
         Raises:
-            ContextLengthError: it can never fit.
+            ContextLengthError: it can never fit, or not beside what is pinned.
+            EngineError: it is a pin, and would leave too little of the pool.
             UnsupportedError: it asks for an embedding, and the runner gives out no hidden states.
             ValueError: a field is out of range.
         """
         runner = self._runner
         if request.embed_from is not None:
             _ = self.hidden_size
-        pool_tokens = runner.num_pages * runner.page_size
-        return make_sequence(id, request, max_context=runner.max_context, pool_tokens=pool_tokens)
+        pool_tokens = self._memory.count_room(request) * runner.page_size
+        try:
+            seq = make_sequence(id, request, max_context=runner.max_context, pool_tokens=pool_tokens)
+        except ContextLengthError as error:
+            raise self._memory.pins.explained(error) from error.__cause__
+        if request.is_pin:
+            if request.max_tokens or request.continuations is not None:
+                raise ValueError(f"a pin generates nothing: max_tokens must be 0, not {request.max_tokens}")
+            self._memory.pins.reserve(id, request.namespace, seq.ids)
+        return seq
 
     def add(self, seq: Sequence) -> None:
         """Queue a sequence that `make_sequence` made."""
         self._live[seq.id] = seq
         self._scheduler.add(seq)
         self._memory.look_ahead(seq)
+        if self._memory.foresight is not None:
+            self._memory.foresight.interrupt()
         self._begin(seq)
 
     def _begin(self, seq: Sequence) -> None:
@@ -141,6 +153,38 @@ class EngineCore:
         if seq is not None:
             self._close(seq, Failed(RunCancelledError("the request was cancelled")))
 
+    def unpin(self, id: int) -> None:
+        """Let a pinned prefix go, or the request that computes it. Unknown ids are ignored, as by `cancel`."""
+        self.cancel(id)
+        self._memory.pins.drop(id)
+
+    def end_run(self, owner: int) -> None:
+        """A run asks for nothing any more: what it left in the cache is evicted like everything else."""
+        self._memory.holds.release(owner)
+
+    def expect(self, namespace: str, prompts: list[tuple[int, ...]]) -> None:
+        """Prompts that begin so come next: what a cache has of them is kept, or brought up."""
+        if self._memory.foresight is not None:
+            self._memory.foresight.expect(Prefix(namespace, ids) for ids in prompts if ids)
+        else:
+            for ids in prompts:
+                self._memory.tree.touch(namespace, list(ids), len(ids))
+
+    @property
+    def has_plans(self) -> bool:
+        """Something is worth bringing up from a lower tier before any request has come."""
+        return self._memory.foresight is not None and self._memory.foresight.has_plans
+
+    def prepare(self) -> float | None:
+        """With no work, do a bounded bit for what is likely to come; seconds until the next bit, None without one."""
+        if self._memory.foresight is None or self._live:
+            return None
+        try:
+            return self._memory.foresight.advance()
+        except Exception:
+            _log.exception("what is foreseen could not be brought up")
+            return None
+
     def flush(self) -> int:
         """Forget every cached page that no running sequence uses, and finished outputs; returns how many pages."""
         self._speculator.forget()
@@ -157,6 +201,8 @@ class EngineCore:
             return
         seq.phase = Phase.DONE
         self._num_failed += 1
+        if seq.request.is_pin:
+            self._memory.pins.drop(seq.id)
         self._tell(seq, Failed(error))
 
     def abandon(self, make_error: Callable[[], BaseException]) -> None:
@@ -282,6 +328,7 @@ class EngineCore:
             pages_cached=memory.tree.num_pages,
             pages_used=memory.num_used,
             pages_evicted=memory.num_evicted,
+            **memory.tier_figures(),
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
             num_preemptions=scheduler.num_preemptions,
@@ -461,6 +508,8 @@ class EngineCore:
             except Exception as error:
                 self._fail(seq, "the prompt has no embedding", error)
                 return
+        if seq.request.is_pin:
+            self._memory.pin(seq)
         self._close(seq, finish(seq, Ending(reason="length"), embedding))
 
     # --- endings -------------------------------------------------------------------------------------------
@@ -499,6 +548,8 @@ class EngineCore:
         self._memory.leave(seq)
         self._speculator.leave(seq)
         if isinstance(event, Failed):
+            if seq.request.is_pin:
+                self._memory.pins.drop(seq.id)
             self._num_failed += 1
         else:
             self._num_finished += 1

@@ -44,7 +44,12 @@ class _Ask:
     answer: Future[Any]
 
 
-_Command = _Submit | _Cancel | _Ask
+@dataclass(frozen=True, slots=True)
+class _Tell:
+    wish: Callable[[], None]
+
+
+_Command = _Submit | _Cancel | _Ask | _Tell
 
 
 class Engine:
@@ -63,6 +68,9 @@ class Engine:
         self._is_closing = False
         self._failure: BaseException | None = None
         self._process: int | None = None  # where the thread runs
+        if self._core.has_plans:
+            with self._wake:
+                self._start()
 
     def check_open(self) -> None:
         """Raise EngineError: the engine is closed, or has stopped; it says of what."""
@@ -75,7 +83,8 @@ class Engine:
         Raises:
             ContextLengthError: it can never fit; nothing was queued.
             ValueError: a field is out of range.
-            EngineError: the engine is closed, or was started by another process.
+            EngineError: the engine is closed, or was started by another process; or the request is a pin that would
+                leave too little of the pool.
         """
         self._check_process()
         with self._wake:  # ids are taken and queued in one order: age is order of arrival
@@ -92,8 +101,22 @@ class Engine:
             if not self._is_closing:
                 self._post(_Cancel(id))
 
+    def unpin(self, id: int) -> None:
+        """Let the prefix go that request `id` pinned, soon. Harmless if it is not pinned any more."""
+        self._tell(lambda: self._core.unpin(id))
+
+    def expect(self, namespace: str, prompts: list[tuple[int, ...]]) -> None:
+        """Prompts that begin so come next: a hint. What is cached of them stays, what lies in a lower tier comes up."""
+        self._tell(lambda: self._core.expect(namespace, prompts))
+
+    def end_run(self, owner: int) -> None:
+        """A run asks for nothing any more: a hint, which wakes nobody."""
+        with self._wake:
+            if self._thread is not None and not self._is_closing and not self._is_forked:
+                self._inbox.append(_Tell(lambda: self._core.end_run(owner)))
+
     def flush(self) -> int:
-        """Forget every cached page that no running request uses; waits for it and returns how many.
+        """Forget every cached page that no running request uses or has pinned; waits for it and returns how many.
 
         Raises EngineError: the engine is closed.
         """
@@ -160,6 +183,7 @@ class Engine:
 
     def _receive(self) -> bool:
         """Carry out what has arrived, parked until something has; False when it is time to stop."""
+        self._prepare()
         with self._wake:
             if not self._is_wanted():
                 self._park()
@@ -172,6 +196,12 @@ class Engine:
                 self._inbox.appendleft(command)  # a bug: who waits for it is told with the others
                 raise
         return not is_closing
+
+    def _prepare(self) -> None:
+        """With nothing to do, bring up what is likely to be asked for, until somebody asks."""
+        while not self._is_wanted() and (pause_s := self._core.prepare()) is not None:
+            with self._wake:
+                self._wake.wait_for(self._is_wanted, pause_s)
 
     def _is_wanted(self) -> bool:
         return bool(self._inbox) or self._core.has_work or self._is_closing
@@ -192,6 +222,8 @@ class Engine:
                 self._core.add(seq)
             case _Cancel(id):
                 self._core.cancel(id)
+            case _Tell(wish):
+                wish()
             case _Ask(question, answer):
                 try:
                     answer.set_result(question())
@@ -229,11 +261,22 @@ class Engine:
     def _post(self, command: _Command) -> None:
         """Hand a command to the thread; the caller holds `_wake`."""
         self._inbox.append(command)
+        self._start()
+        self._wake.notify_all()
+
+    def _start(self) -> None:
         if self._thread is None:
             self._process = os.getpid()
             self._thread = threading.Thread(target=self._run, name="forktree-engine", daemon=True)
             self._thread.start()
-        self._wake.notify_all()
+
+    def _tell(self, wish: Callable[[], None]) -> None:
+        """Have the thread carry out a wish between two steps; forgotten where it carries out nothing any more."""
+        if self._is_forked:
+            return
+        with self._wake:
+            if not self._is_closing:
+                self._post(_Tell(wish))
 
     @property
     def _is_forked(self) -> bool:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import NamedTuple
 
 from forktree.backend.cache.disk import DiskTier
+from forktree.backend.cache.holds import Holds
 from forktree.backend.cache.nodes import PartialPage, Prefix
 from forktree.backend.cache.pages import PageAllocator
 from forktree.backend.cache.radix import RadixCache
 from forktree.backend.cache.rates import FixedRates, MeasuredRates
 from forktree.backend.cache.tiers import PageMover, Tiers
 from forktree.backend.engine.config import EngineConfig
-from forktree.backend.engine.messages import Runner
+from forktree.backend.engine.foresight import Foresight
+from forktree.backend.engine.messages import EngineRequest, Runner
+from forktree.backend.engine.pins import Pins
 from forktree.backend.engine.request import Sequence
 from forktree.lang.errors import EngineError, UnsupportedError
 
@@ -58,6 +62,9 @@ class KVMemory:
         self.allocator = allocator
         self.tree = tree
         self.page_size = tree.page_size
+        self.holds = Holds(tree)
+        self.pins = Pins(tree, allocator.num_pages)
+        self.foresight = None if tiers is None else Foresight(allocator, tree, tiers)
         self.num_evicted = 0  # pages that left the tree because room was needed
 
     @property
@@ -67,8 +74,13 @@ class KVMemory:
 
     @property
     def num_used(self) -> int:
-        """Pages that running sequences own or lock."""
+        """Pages that running sequences own or lock, and those that are pinned."""
         return self.allocator.num_pages - self.num_available
+
+    def count_room(self, request: EngineRequest) -> int:
+        """Pages that a new request may count on; for any thread. What computes scores cannot count on pinned ones."""
+        is_plain = request.score_from is None and request.embed_from is None
+        return self.pins.count_room(request.namespace, request.ids, len(request.ids) - 1 if is_plain else 0)
 
     def count_cached(self, seq: Sequence, limit: int) -> int:
         """How many of the first `limit` tokens of a sequence the tree holds."""
@@ -79,14 +91,10 @@ class KVMemory:
     ) -> Admission | None:
         """Give a waiting sequence its cached prefix and pages for all its known tokens.
 
-        `num_reserved` pages must stay available besides. Returns None, and changes nothing, if they would not, or
-        while others run and its prefix is still on its way up from a lower tier. `after_copies`: the step has copies
-        planned, which read pages that may be free by now; what comes from a lower tier waits for the next step then.
+        `num_reserved` pages must stay available besides. Returns None, and changes nothing, if they would not.
+        `after_copies`: the step has copies planned, which read pages that may be free by now; what comes from a lower
+        tier waits for the next step then.
         """
-        if seq.num_cached is not None:  # it was preempted, and its pages may have gone down since
-            self.look_ahead(seq)
-        if self.tiers is not None and not self.tiers.is_up(seq.id, can_wait=self.num_used == 0):
-            return None
         prefix = self.tree.acquire(seq.request.namespace, seq.ids, seq.cacheable)
         num_new = self._pages_for(len(seq.ids)) - len(prefix.pages)
         if after_copies and self._is_below(seq, len(prefix.pages)):
@@ -99,7 +107,10 @@ class KVMemory:
         seq.lock, seq.num_shared = prefix.node, len(prefix.pages)
         seq.pages = prefix.pages + fresh
         seq.num_computed = seq.num_shared * self.page_size
-        if self._bring_up(seq, fresh):
+        is_brought_up = self._bring_up(seq, fresh)
+        if self.foresight is not None and seq.num_cached is None and seq.lock is not None:
+            self.foresight.note(seq.id, seq.request.namespace, seq.ids, seq.lock)
+        if is_brought_up:
             return Admission(None)
         source = _better(prefix, donor)
         if source is None:
@@ -109,10 +120,19 @@ class KVMemory:
         return Admission(None if source.page == target else PageCopy(source.page, target, source.num_tokens))
 
     def look_ahead(self, seq: Sequence) -> None:
-        """Have a waiting sequence's prefix read from the disk before its turn comes."""
-        if self.tiers is not None:
+        """Have a waiting sequence's prefix read from the disk before its turn comes, where that is not decided yet."""
+        if self.tiers is not None and not self.tiers.is_decided(seq.id):
             num_tokens = self.count_cached(seq, seq.cacheable)
             self.tiers.fetch(seq.id, seq.request.namespace, seq.ids, num_tokens // self.page_size, seq.cacheable)
+
+    def is_up(self, seq: Sequence) -> bool:
+        """A waiting sequence's prefix is not on its way up from a lower tier, or not any more."""
+        return self.tiers is None or self.tiers.is_up(seq.id, can_wait=False)
+
+    def wait_for(self, seq: Sequence) -> None:
+        """Wait until it is up, as long as computing it would take."""
+        if self.tiers is not None:
+            self.tiers.is_up(seq.id, can_wait=True)
 
     def leave(self, seq: Sequence) -> None:
         """A sequence has ended: drop what was read for it alone."""
@@ -179,6 +199,8 @@ class KVMemory:
         self.allocator.free(seq.pages[num_written:])
         del seq.pages[num_written:]
         self.tree.insert(seq.request.namespace, seq.ids, num_tokens, seq.pages, seq.num_shared)
+        if seq.request.owner is not None:
+            self.holds.add(seq.request.owner, seq.request.namespace, seq.ids, num_tokens)
         self._forget(seq)
 
     def discard(self, seq: Sequence) -> None:
@@ -186,8 +208,13 @@ class KVMemory:
         self.allocator.free(seq.pages[seq.num_shared :])
         self._forget(seq)
 
+    def pin(self, seq: Sequence) -> None:
+        """Lock the whole pages of a computed prompt for the pin that it was computed for."""
+        self.share(seq)
+        self.pins.lock(seq.id, seq.request.namespace, seq.ids)
+
     def flush(self) -> int:
-        """Forget every cached page that no running sequence uses, in host memory too; returns how many of the pool."""
+        """Forget every cached page that nobody uses or has pinned, in host memory too; returns how many of the pool."""
         if self.tiers is not None:
             self.tiers.forget()
         return self.tree.forget()
@@ -195,8 +222,18 @@ class KVMemory:
     def close(self) -> None:
         """Keep on the disk what the tree holds, where there is one; waits for it a bounded time."""
         if self.tiers is not None:
+            self.tiers.begin_close()
             self.tree.keep_all()
+            if self.foresight is not None:
+                self.foresight.save()
             self.tiers.close()
+
+    def tier_figures(self) -> dict[str, int]:
+        """What `EngineStats` says of pins and tiers, by name."""
+        if self.tiers is None or self.foresight is None:
+            return {"pages_pinned": self.pins.num_pages}
+        counts = asdict(self.tiers.counts())
+        return {**counts, "pages_pinned": self.pins.num_pages, "pages_foreseen": self.foresight.num_pages}
 
     def check(self, running: Iterable[Sequence]) -> None:
         """Assert that every page has one owner and every lock a holder. For tests and debugging."""
@@ -209,7 +246,7 @@ class KVMemory:
             owners.append(set(seq.pages[seq.num_shared :]))
         assert sum(map(len, owners)) == self.allocator.num_pages, "free + cached + running != total"
         assert set().union(*owners) == set(range(self.allocator.num_pages)), "a page has two owners"
-        assert self.tree.num_locks() == len(holders), "a lock has no holder"
+        assert self.tree.num_locks() == len(holders) + self.pins.num_locks, "a lock has no holder"
 
     def _forget(self, seq: Sequence) -> None:
         assert seq.lock is not None

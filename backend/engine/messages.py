@@ -171,6 +171,8 @@ class EngineRequest:
         embed_from: return the direction of the sum of the final hidden states at prompt tokens
             [embed_from, len(ids)); nothing is generated then. Takes a `HiddenRunner`.
         namespace: requests of different namespaces never share cache.
+        owner: the run that asks, which will go on from here: what is computed is evicted last until `Engine.end_run`.
+        is_pin: the whole pages of the prompt stay in the pool until `Engine.unpin`; nothing is generated then.
         on_event: called on the engine's thread; it must not block or raise.
     """
 
@@ -186,6 +188,8 @@ class EngineRequest:
     continuations: Continuations | None = None
     embed_from: int | None = None
     namespace: str = ""
+    owner: int | None = None
+    is_pin: bool = False
 
 
 class SampleRow(NamedTuple):

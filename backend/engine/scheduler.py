@@ -18,6 +18,9 @@ step, and a prefill waits for older sequences only. With nothing decoding the wh
 *Deferral*: a sequence that shares a longer prefix with a running one than that has computed yet waits until it
 has, at every level of the tree. Of a burst of requests each distinct token is computed once.
 
+*Tiers*: a sequence whose prefix is on its way up from a lower tier is passed over until it is there, or has taken as
+long as computing it would. A sequence that computes a pin waits for those before it that were promised its pages.
+
 *Age*: the oldest waiting sequence may be overtaken `max_overtakes` times; then nobody else is admitted before
 it. Every sequence becomes the oldest, so none starves.
 """
@@ -36,6 +39,8 @@ from forktree.backend.engine.memory import Donor, KVMemory, PageCopy
 from forktree.backend.engine.request import Phase, Sequence
 from forktree.backend.engine.speculation import Draft
 
+_NUM_AHEAD = 8  # of the oldest waiting sequences, whose prefixes are read from lower tiers in any case
+
 
 class Chunk(NamedTuple):
     """Compute `num_tokens` tokens of a sequence from position `start` on, and a draft of what may follow them."""
@@ -49,6 +54,12 @@ class Chunk(NamedTuple):
     def draws(self) -> bool:
         """All known tokens are computed with it, and the next one is to be drawn."""
         return self.start + self.num_tokens == len(self.seq.ids) and self.seq.output_limit > 0
+
+
+class _Start(NamedTuple):
+    """What a sequence may start from now, besides the cache."""
+
+    donor: Donor | None
 
 
 @dataclass(slots=True)
@@ -184,26 +195,53 @@ class Scheduler:
     def _admit(self, plan: StepPlan, budget: int) -> None:
         if budget == 0 or not self._waiting or len(self._running) >= self._config.max_running:
             return
-        num_reserved = sum(map(self._headroom, self._running))
+        for seq in self._waiting[:_NUM_AHEAD]:
+            self._memory.look_ahead(seq)
+        late: Sequence | None = None
         for seq in self._admission_order():
             if budget == 0 or len(self._running) >= self._config.max_running:
                 return
-            donor = None
-            node = self._forest.deepest_shared(seq)
-            if node is not None:
-                depth = min(node.end, seq.cacheable)
-                peer = _computed_peer(node.running, depth)
-                if peer is None and self._memory.count_cached(seq, depth) < depth:
-                    continue  # deferred: a running sequence is about to compute it
-                donor = _donor(peer, depth, self._memory.page_size)
-            admission = self._memory.admit(seq, donor, num_reserved, after_copies=bool(plan.copies))
-            if admission is None:
+            start = self._find_start(seq)
+            if start is None:
+                continue
+            self._memory.look_ahead(seq)
+            if not self._memory.is_up(seq):
+                late = late or seq
+                continue
+            if not self._admit_one(plan, seq, start, budget):
                 return
-            self._start(seq)
-            if admission.copy is not None:
-                plan.copies.append(admission.copy)
-            num_reserved += self._headroom(seq)
-            budget -= self._plan_chunk(plan, seq, budget)
+            budget -= plan.chunks[-1].num_tokens
+        if late is not None and not self._running:  # nobody is kept waiting by it
+            self._memory.wait_for(late)
+            self._admit_one(plan, late, _Start(None), budget)
+
+    def _find_start(self, seq: Sequence) -> _Start | None:
+        """How a waiting sequence could start now; None if it should wait for others."""
+        if seq.request.is_pin and not self._memory.pins.leaves_room_for(self._older(seq)):
+            return None
+        node = self._forest.deepest_shared(seq)
+        if node is None:
+            return _Start(None)
+        depth = min(node.end, seq.cacheable)
+        peer = _computed_peer(node.running, depth)
+        if peer is None and self._memory.count_cached(seq, depth) < depth:
+            return None  # deferred: a running sequence is about to compute it
+        return _Start(_donor(peer, depth, self._memory.page_size))
+
+    def _admit_one(self, plan: StepPlan, seq: Sequence, start: _Start, budget: int) -> bool:
+        """Give a waiting sequence its pages and its first chunk; False, and nothing is changed, if there is no room."""
+        num_reserved = sum(map(self._headroom, self._running))
+        admission = self._memory.admit(seq, start.donor, num_reserved, after_copies=bool(plan.copies))
+        if admission is None:
+            return False
+        self._start(seq)
+        if admission.copy is not None:
+            plan.copies.append(admission.copy)
+        self._plan_chunk(plan, seq, budget)
+        return True
+
+    def _older(self, seq: Sequence) -> Iterable[Sequence]:
+        return (other for other in (*self._running, *self._waiting) if other.id < seq.id)
 
     def _admission_order(self) -> Iterable[Sequence]:
         if self._num_overtakes >= self._config.max_overtakes:

@@ -21,6 +21,14 @@ class EngineStats:
             running sequence locks them or not.
         pages_used: that running sequences own or lock, shared ones once.
         pages_evicted: times that a cached page gave way, because room was needed.
+        pages_pinned: that pins keep, or will when they are computed.
+        pages_to_host, pages_to_disk, pages_from_host, pages_from_disk: copied down to a lower tier and up from it; the
+            same of bytes. What was evicted and is in the tier already is not copied again.
+        pages_not_written: left out because the disk's writer was behind.
+        pages_foreseen: of those that came up, the ones that nobody had asked for yet.
+        host_pages: held in host memory below the pool.
+        num_declined: times that loading was measured to take longer than computing, which was done instead.
+        num_tier_faults: pages that could not be moved, and files that were not sound; each was logged and computed.
         num_running, num_waiting: live requests that hold pages, and those that do not yet (or not now).
         num_preemptions: times that a running sequence was put back in the queue.
         num_finished, num_failed: requests that ended well, and those that did not (cancelled ones among them).
@@ -39,6 +47,20 @@ class EngineStats:
     pages_cached: int = 0
     pages_used: int = 0
     pages_evicted: int = 0
+    pages_pinned: int = 0
+    pages_to_host: int = 0
+    pages_to_disk: int = 0
+    pages_from_host: int = 0
+    pages_from_disk: int = 0
+    bytes_to_host: int = 0
+    bytes_to_disk: int = 0
+    bytes_from_host: int = 0
+    bytes_from_disk: int = 0
+    pages_not_written: int = 0
+    pages_foreseen: int = 0
+    host_pages: int = 0
+    num_declined: int = 0
+    num_tier_faults: int = 0
     num_running: int = 0
     num_waiting: int = 0
     num_preemptions: int = 0
