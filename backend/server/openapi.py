@@ -10,22 +10,6 @@ from pydantic.json_schema import models_json_schema
 
 from forktree.backend.server.endpoints import Endpoint
 
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
 _REFUSALS = {
     "400": "a field is wrong, or what it asks for cannot be done",
     "401": "no key, or a wrong one",
@@ -44,7 +28,8 @@ def document(endpoints: Iterable[Endpoint], *, version: str, has_keys: bool) -> 
     refs, shared = models_json_schema(
         [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
     )
-    components: dict[str, Any] = {"schemas": {**shared.get("$defs", {}), "Error": _ERROR}}
+    errors = {endpoint.wire.error_name: dict(endpoint.wire.error_schema) for endpoint in known}
+    components: dict[str, Any] = {"schemas": {**shared.get("$defs", {}), **errors}}
     if has_keys:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     paths: dict[str, Any] = {}
@@ -64,7 +49,7 @@ def _operation(endpoint: Endpoint, body: dict[str, Any] | None, *, has_keys: boo
     content: dict[str, Any] = {endpoint.media_type: {"schema": endpoint.gives or {}}}
     if endpoint.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{endpoint.wire.error_name}"}}}
     responses: dict[str, Any] = {"200": {"description": "done", "content": content}}
     if not endpoint.is_open:
         responses |= {status: {"description": why, "content": error} for status, why in _REFUSALS.items()}

@@ -39,7 +39,21 @@ def _error(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": said}}
 
 
-ANTHROPIC = Wire(refusal=_error, fault=_error, names_events=True)
+_ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+        },
+    },
+}
+ANTHROPIC = Wire(
+    refusal=_error, fault=_error, names_events=True, error_name="AnthropicError", error_schema=_ERROR_SCHEMA
+)
 
 
 def routes() -> list[Endpoint]:

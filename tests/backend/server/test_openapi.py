@@ -20,7 +20,8 @@ from schemathesis.specs.openapi.checks import (
 from starlette.testclient import TestClient
 from toy_tokenizers import byte_level
 
-from forktree.backend.server.app import build
+from forktree.backend.server.app import FAMILIES, build
+from forktree.backend.server.endpoints import Endpoint
 from forktree.backend.server.settings import Settings
 from forktree.backend.tokenizer import Tokenizer
 
@@ -42,15 +43,18 @@ def operations(small_app: Any) -> dict[str, Any]:
     return {f"{operation.method.upper()} {operation.path}": operation for operation in found}
 
 
-POSTS = ["POST /v1/chat/completions", "POST /v1/completions", "POST /tokenize", "POST /detokenize"]
-GETS = ["GET /v1/models", "GET /v1/models/{model}", "GET /health", "GET /ready"]
+EVERY = [endpoint for family in FAMILIES for endpoint in family.routes()]
+
+
+def name_of(endpoint: Endpoint) -> str:
+    return f"{endpoint.method} {endpoint.path.replace(':path', '')}"
 
 
 @pytest.mark.parametrize(
     ("name", "mode"),
     [
-        *((name, GenerationMode.POSITIVE) for name in (*POSTS, *GETS)),
-        *((name, GenerationMode.NEGATIVE) for name in POSTS),
+        *((name_of(endpoint), GenerationMode.POSITIVE) for endpoint in EVERY),
+        *((name_of(endpoint), GenerationMode.NEGATIVE) for endpoint in EVERY if endpoint.body is not None),
     ],
 )
 def test_whatever_is_sent_the_answer_is_in_the_document(
@@ -70,7 +74,7 @@ def test_whatever_is_sent_the_answer_is_in_the_document(
 def test_the_document_names_every_route_and_every_field(small_app: Any) -> None:
     with TestClient(small_app) as http:
         document = http.get("/openapi.json").json()
-    assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/health"} <= set(document["paths"])
+    assert set(document["paths"]) == {endpoint.path.replace(":path", "") for endpoint in EVERY}
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     fields = document["components"]["schemas"][body["$ref"].rsplit("/", 1)[1]]["properties"]
     assert {"messages", "tools", "response_format", "regex", "min_p"} <= set(fields)
