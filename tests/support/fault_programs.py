@@ -115,7 +115,7 @@ def full_tier() -> dict[str, object]:
     finally:
         limit_files(-1)
     files = [path.name for path in Path("tier").rglob("*") if path.suffix in (".kv", ".tmp")]
-    return {"same": before == after, "files": files, "warnings": warnings[:1]}
+    return {"same": before[0] == after[0], "files": files, "warnings": warnings[:1]}
 
 
 def killed_map(folder: str, way: str) -> None:
