@@ -18,7 +18,7 @@ import torch
 from forktree.backend.model.linear import BlockLinear, Fp16Linear, Linear, PackedLinear
 from forktree.backend.model.store import cache_root
 from forktree.kernels.gemm import Activations
-from forktree.kernels.gemm_weights import Format, recover_weights, round_weights
+from forktree.kernels.gemm_weights import Format, keep_weights, recover_weights, round_weights
 from forktree.kernels.native import Native, load_native
 
 SHAPES = {"q, k, v": (960, 576, 30), "output": (576, 576, 30), "gate, up": (3072, 576, 30), "down": (576, 1536, 30)}
@@ -33,6 +33,12 @@ def kinds(native: Native | None) -> Iterator[tuple[str, Maker, float]]:
     yield "fp16 fbgemm", lambda weight: Fp16Linear(weight, None), 2.0
     if native is None:
         return
+    for name, format, num_bytes in (("float32", Format.FLOAT, 4.0), ("fp16, float32 inputs", Format.HALF, 2.0)):
+
+        def floats(weight: torch.Tensor, format: Format = format) -> Linear:
+            return BlockLinear(keep_weights(weight, format, native=native), None, native, Activations.FLOAT)
+
+        yield name, floats, num_bytes
     for bits, activations in ((8, Activations.EIGHT_BIT), (16, Activations.SIXTEEN_BIT)):
 
         def eight_bit(weight: torch.Tensor, activations: Activations = activations) -> Linear:
