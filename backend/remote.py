@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Unpack
+from typing import Any, Unpack
 
 from forktree.backend.clients.account import Account
 from forktree.backend.clients.asks import supported_kinds
@@ -21,7 +21,7 @@ from forktree.backend.clients.options import (
     transport_of,
 )
 from forktree.backend.clients.programs import program_body, run_program
-from forktree.backend.clients.steps import completion_of, program_of, scores_of
+from forktree.backend.clients.steps import completion_of, has_ids, program_of, scores_of, stored_branch
 from forktree.backend.openai import wire_of
 from forktree.lang.constraints import ALL_CONSTRAINTS
 from forktree.lang.errors import UnsupportedError
@@ -62,7 +62,7 @@ class Remote(NetworkBackend):
 
     @property
     def capabilities(self) -> protocol.Capabilities:
-        """The engine's there; but state is text on the way."""
+        """The engine's there. What streams comes without its ids."""
         return protocol.Capabilities(constraints=ALL_CONSTRAINTS, score=True, logprobs=True)
 
     async def stream(self, request: protocol.GenerateRequest) -> AsyncIterator[protocol.Delta | protocol.Completion]:
@@ -90,10 +90,14 @@ class Remote(NetworkBackend):
         return await super().score(request)
 
     async def _run_step(self, request: protocol.GenerateRequest | protocol.ScoreRequest) -> protocol.StoredRun | None:
-        return await self.run_program(program_of(request).to_json(), "{}", None)
+        return await self._ask_program(
+            program_body(program_of(request).to_json(), "{}", None, stored_branch(request.branch))
+        )
 
     def _can_chat(self, request: protocol.GenerateRequest) -> bool:
         """Does the chat or completions route mean the same by it?"""
+        if has_ids(request.branch):
+            return False  # as text it might be cut into other tokens than those that the model made
         try:
             told = self._client.told(request.branch)
         except UnsupportedError:
@@ -105,9 +109,12 @@ class Remote(NetworkBackend):
 
     async def run_program(self, program: str, arguments: str, sampling: Sampling | None) -> protocol.StoredRun | None:
         """See `protocol.WholePrograms`; a server without the route is asked step by step from then on."""
+        return await self._ask_program(program_body(program, arguments, sampling))
+
+    async def _ask_program(self, asked: dict[str, Any]) -> protocol.StoredRun | None:
         if not self._takes_programs:
             return None
-        body = {**program_body(program, arguments, sampling), **self._settings.extra}
+        body = {**asked, **self._settings.extra}
         if self._settings.model:
             body["model"] = self._settings.model
         try:

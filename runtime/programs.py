@@ -26,7 +26,7 @@ from forktree.runtime.mappable import Mappable
 from forktree.runtime.options import Options
 from forktree.runtime.order import Path
 from forktree.runtime.ported import taken_sampling
-from forktree.runtime.protocol import Backend
+from forktree.runtime.protocol import Backend, Branch
 from forktree.runtime.run import Run
 from forktree.runtime.state import State
 from forktree.runtime.values import wait_on_loop
@@ -190,6 +190,31 @@ class Program(ProgramData, Mappable):
                 f"and trace({unknown[0]}=ft.SYMBOLIC) keeps it open"
             )
         raise TypeError(f"program {self.name}({', '.join(self.parameters)}) {what}")
+
+
+async def run_behind(
+    program: Program,
+    branch: Branch | None,
+    *,
+    backend: Backend,
+    sampling: Sampling | None,
+    arguments: Mapping[str, Any],
+) -> State:
+    """For servers: as `Program.arun`, and the trunk goes on behind what stands on `branch` already."""
+
+    def adopt(run: Run) -> None:
+        run.cursors[0].tip = branch
+
+    options = program._options.over(backend, sampling, None)
+    run, state = program._begin(options, dict(arguments), adopt)
+    try:
+        if not run.is_settled:
+            await wait_on_loop(run.on_settled)
+    except BaseException:
+        run.cancel()
+        raise
+    run.raise_unhandled()
+    return state
 
 
 def _without_sources(ops: Iterable[Op]) -> Iterator[tuple[int, ir.Node]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -20,13 +20,16 @@ _TOKENS = 1024
 """What the governor counts a program with until it has ended."""
 
 
-def program_body(program: str, arguments: str, sampling: Sampling | None) -> dict[str, Any]:
+def program_body(program: str, arguments: str, sampling: Sampling | None, branch: Sequence[Any] = ()) -> dict[str, Any]:
     """The body for one row.
 
     Args:
         program: as `Program.to_json` writes it; `arguments`: an object as a journal stores one.
+        branch: what stands before the program, as `steps.stored_branch` writes it.
     """
     body = {"program": json.loads(program), "rows": [json.loads(arguments)]}
+    if branch:
+        body["branch"] = list(branch)
     return body if sampling is None else {**body, "sampling": sampling_data(sampling)}
 
 

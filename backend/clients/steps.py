@@ -1,20 +1,20 @@
 """One step of a program as a program of its own, for a forktree server.
 
 The chat routes cannot say everything that a branch is: a turn that has begun, healing, options behind turns, tags,
-reasoning. A program can, so such a step is sent as one: the branch as text and roles, and the one generation or
-choice. What a model made before is sent as text.
+reasoning. A program can, so such a step is sent as one, the one generation or choice, and the branch beside it, as a
+journal stores it: with the ids of what the model made. What it makes comes back with its ids too.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from forktree.lang import ir
 from forktree.lang.constraints import ToolsSpec
-from forktree.lang.errors import BackendError
+from forktree.lang.errors import BackendError, UnsupportedError
 from forktree.lang.program import Op, Program
 from forktree.lang.types import Output
 from forktree.runtime.protocol import (
@@ -29,6 +29,7 @@ from forktree.runtime.protocol import (
     RoleEnd,
     ScoreRequest,
     ScoreResult,
+    Segment,
     StoredRun,
     Text,
     TokenLogprob,
@@ -40,32 +41,34 @@ _NO_ID = -1
 
 
 def program_of(request: GenerateRequest | ScoreRequest) -> Program:
-    """The step, whose one variable is what it makes."""
-    nodes = list(_nodes(request.branch))
-    nodes.append(_asked(request))
-    role = _open_role(request.branch)
-    if role is not None:
-        nodes.append(ir.RoleEnd(role))
-    return Program(request.name or "step", ops=tuple(Op(0, node) for node in nodes))
+    """The step alone, whose one variable is what it makes."""
+    return Program(request.name or "step", ops=(Op(0, _asked(request)),))
 
 
-def _nodes(branch: Branch | None) -> Iterator[ir.Node]:
-    for segment in [] if branch is None else branch.segments():
-        match segment:
-            case Text(text, markup):
-                yield ir.Text(text, markup)
-            case Generated(text):
-                yield ir.Text(text)
-            case RoleBegin(role):
-                yield ir.RoleBegin(role)
-            case RoleEnd(role):
-                yield ir.RoleEnd(role)
-            case Image(data, media_type):
-                yield ir.Image(data, media_type)
-            case Tools(definitions):
-                yield ir.Tools(definitions)
-            case ForkMark():
-                pass
+def stored_branch(branch: Branch | None) -> list[list[Any]]:
+    """The segments of a branch as a journal stores them: the kind of each, and its fields in order."""
+    return [_stored(segment) for segment in ([] if branch is None else branch.segments())]
+
+
+def has_ids(branch: Branch | None) -> bool:
+    """Is there something that the model made and whose ids are known?"""
+    return branch is not None and any(isinstance(one, Generated) and one.ids for one in branch.segments())
+
+
+def _stored(segment: Segment) -> list[Any]:
+    match segment:
+        case Text(text, markup):
+            return ["Text", text, markup]
+        case Generated(text, ids, num_withdrawn):
+            return ["Generated", text, {"$tuple": list(ids)}, num_withdrawn]
+        case RoleBegin(role) | RoleEnd(role):
+            return [type(segment).__name__, role]
+        case Tools(definitions):
+            return ["Tools", definitions]
+        case ForkMark():
+            return ["ForkMark"]
+        case Image():
+            raise UnsupportedError("a forktree server reads text only: leave the image out")
 
 
 def _asked(request: GenerateRequest | ScoreRequest) -> ir.Node:
@@ -80,17 +83,6 @@ def _asked(request: GenerateRequest | ScoreRequest) -> ir.Node:
     return ir.Gen(_NAME, sampling, output, request.on_budget, request.heal)
 
 
-def _open_role(branch: Branch | None) -> str | None:
-    while branch is not None:
-        match branch.segment:
-            case RoleBegin(role):
-                return role
-            case RoleEnd():
-                return None
-        branch = branch.parent
-    return None
-
-
 def completion_of(request: GenerateRequest, run: StoredRun) -> Completion:
     """What the step generated. Raises BackendError: the server's answer holds no such variable."""
     kept, meta = _variable(run)
@@ -98,7 +90,7 @@ def completion_of(request: GenerateRequest, run: StoredRun) -> Completion:
     if isinstance(request.constraint, ToolsSpec) and "value" in kept:
         value = json.dumps(kept["value"], ensure_ascii=False)
     return Completion(
-        segment=Generated(meta["text"]),
+        segment=_made(run, meta["text"]),
         finish_reason=meta["finish_reason"],
         is_complete=meta["is_complete"],
         stop=meta["stop"],
@@ -107,6 +99,14 @@ def completion_of(request: GenerateRequest, run: StoredRun) -> Completion:
         usage=run.usage,
         logprobs=tuple(_logprob(entry["data"]) for entry in _items(meta["logprobs"])),
     )
+
+
+def _made(run: StoredRun, text: str) -> Generated:
+    """What the model made, with its ids where the server tells them: it is the last segment of the branch there."""
+    match json.loads(run.branch)[-1:]:
+        case [["Generated", made, ids, int(num_withdrawn)]] if made == text:
+            return Generated(text, tuple(_items(ids)), num_withdrawn)
+    return Generated(text)
 
 
 def scores_of(request: ScoreRequest, run: StoredRun) -> ScoreResult:

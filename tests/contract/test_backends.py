@@ -229,7 +229,7 @@ async def test_max_tokens_bounds_the_completion(backend) -> None:
 
 async def test_ids_are_given_where_they_are_promised(backend) -> None:
     _, completion = await generate(backend, chain(*PROMPT))
-    assert bool(completion.segment.ids) == backend.capabilities.tokens
+    assert completion.segment.ids or not backend.capabilities.tokens
 
 
 async def test_a_continued_branch_begins_with_the_ids_that_it_had(backend) -> None:

@@ -27,7 +27,8 @@ from starlette.routing import Route
 import forktree as ft
 from forktree.backend.clients.programs import error_data
 from forktree.runtime.journal import store_state
-from forktree.runtime.stored import restore
+from forktree.runtime.programs import run_behind
+from forktree.runtime.stored import restore, restore_branch
 
 TOKEN = re.compile(r"\s*\S+|\s+")
 
@@ -256,15 +257,16 @@ class Service:
             return JSONResponse({"detail": "Not Found"}, 404)
         program = ft.Program.from_json(json.dumps(body["program"]))
         sampling = ft.Sampling(**body["sampling"]) if body.get("sampling") else None
-        events = [await self._row(program, row, index, sampling) for index, row in enumerate(body["rows"])]
+        branch = restore_branch(json.dumps(body.get("branch", [])))
+        events = [await self._row(program, branch, row, index, sampling) for index, row in enumerate(body["rows"])]
         lines = [f"event: row\ndata: {json.dumps(event)}\n\n" for event in events]
         lines.append(f"event: end\ndata: {json.dumps({'num_rows': len(lines)})}\n\n")
         return Response("".join(lines), media_type="text/event-stream")
 
-    async def _row(self, program: ft.Program, row: Any, index: int, sampling: Any) -> dict[str, Any]:
+    async def _row(self, program: ft.Program, branch: Any, row: Any, index: int, sampling: Any) -> dict[str, Any]:
         arguments = restore(json.dumps(row))
         try:
-            state = await program.arun(backend=self.runs_on, sampling=sampling, **arguments)
+            state = await run_behind(program, branch, backend=self.runs_on, sampling=sampling, arguments=arguments)
         except Exception as error:
             return {"index": index, "ok": False, "error": error_data(error)}
         value, variables, branch = store_state(state, state.ret_value)

@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
 from forktree.backend.clients.programs import error_data
 from forktree.backend.server.endpoints import Endpoint
 from forktree.backend.server.errors import ApiError
+from forktree.backend.server.prompts import check_ids
 from forktree.backend.server.schemas.programs import ProgramsRequest
 from forktree.backend.server.served import Served
 from forktree.backend.server.streams import EventStream
@@ -21,8 +22,8 @@ from forktree.lang.errors import LanguageError
 from forktree.lang.ir import Gen
 from forktree.lang.sampling import Sampling
 from forktree.runtime.journal import store_state
-from forktree.runtime.programs import Program
-from forktree.runtime.protocol import Usage
+from forktree.runtime.programs import Program, run_behind
+from forktree.runtime.protocol import Branch, ForkMark, Generated, RoleBegin, RoleEnd, Segment, Text, Tools, Usage
 from forktree.runtime.state import State
 from forktree.runtime.stored import restore
 
@@ -45,15 +46,24 @@ def routes() -> list[Endpoint]:
     ]
 
 
+class Job(NamedTuple):
+    """What every row is run with; `branch`: what stands before it."""
+
+    program: Program
+    branch: Branch | None
+    sampling: Sampling | None
+
+
 async def answer(served: Served, request: Request, body: ProgramsRequest) -> Any:
     """See `Endpoint`."""
     served.model_of(body.model)
     program = await asyncio.to_thread(_program, body)
+    branch = await asyncio.to_thread(_branch, body, served)
     sampling = _sampling(body)
     _check_samples(program, sampling, served.settings.max_choices)
     rows = [_row(program, index, row) for index, row in enumerate(body.rows)]
     watched = served.by(replace(served.caller, receive=None))  # the stream watches the client
-    return EventStream(_outcomes(watched, program, rows, sampling), (), PROGRAMS)
+    return EventStream(_outcomes(watched, Job(program, branch, sampling), rows), (), PROGRAMS)
 
 
 def _program(body: ProgramsRequest) -> Program:
@@ -61,6 +71,38 @@ def _program(body: ProgramsRequest) -> Program:
         return Program.from_json(json.dumps(body.program))
     except (LanguageError, RecursionError) as error:
         raise ApiError(400, f"program: {error}", param="program", code="invalid_program") from None
+
+
+def _branch(body: ProgramsRequest, served: Served) -> Branch | None:
+    """Raises ApiError 400: a segment is none, or names an id that is no token."""
+    branch = None
+    for index, stored in enumerate(body.branch or ()):
+        param = f"branch[{index}]"
+        segment = _segment(stored, param)
+        if isinstance(segment, Generated):
+            check_ids(param, segment.ids, served.tokenizer)
+        branch = Branch(branch, segment)
+    return branch
+
+
+def _segment(stored: list[Any], param: str) -> Segment:
+    """Each field is checked: nothing is known of who sends it."""
+    match stored:
+        case ["Text", str(text), bool(markup)]:
+            return Text(text, markup)
+        case ["RoleBegin", str(role)]:
+            return RoleBegin(role)
+        case ["RoleEnd", str(role)]:
+            return RoleEnd(role)
+        case ["ForkMark"]:
+            return ForkMark()
+        case ["Tools", str(definitions)]:
+            return Tools(definitions)
+        case ["Generated", str(text), {"$tuple": list(ids)}, int(num_withdrawn)] if num_withdrawn >= 0 and all(
+            type(id) is int for id in ids
+        ):
+            return Generated(text, tuple(ids), int(num_withdrawn))
+    raise ApiError(400, f"{param} is no segment of a branch of text", param=param, code="invalid_value")
 
 
 def _sampling(body: ProgramsRequest) -> Sampling | None:
@@ -114,15 +156,13 @@ def _has_classes(data: Any) -> bool:
     return isinstance(data, dict) and ("$class" in data or any(map(_has_classes, data.values())))
 
 
-async def _outcomes(
-    served: Served, program: Program, rows: list[dict[str, Any]], sampling: Sampling | None
-) -> AsyncGenerator[dict[str, Any], None]:
+async def _outcomes(served: Served, job: Job, rows: list[dict[str, Any]]) -> AsyncGenerator[dict[str, Any], None]:
     """Leaving early cancels the rows that run."""
     places = asyncio.Semaphore(_NUM_AT_ONCE)
 
     async def run(index: int, arguments: dict[str, Any]) -> dict[str, Any]:
         async with places:
-            return await _outcome(served, program, index, arguments, sampling)
+            return await _outcome(served, job, index, arguments)
 
     tasks = [asyncio.create_task(run(index, arguments)) for index, arguments in enumerate(rows)]
     try:
@@ -135,13 +175,11 @@ async def _outcomes(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _outcome(
-    served: Served, program: Program, index: int, arguments: dict[str, Any], sampling: Sampling | None
-) -> dict[str, Any]:
+async def _outcome(served: Served, job: Job, index: int, arguments: dict[str, Any]) -> dict[str, Any]:
     """Whatever a row does, it is the row's own."""
     told: dict[str, Any] = {"type": "row", "index": index}
     try:
-        state = await _run(served, program, arguments, sampling)
+        state = await _run(served, job, arguments)
         value, variables, branch = store_state(state, state.ret_value)
     except Exception as error:
         return {**told, "ok": False, "error": error_data(error)}
@@ -155,11 +193,14 @@ async def _outcome(
     }
 
 
-async def _run(served: Served, program: Program, arguments: dict[str, Any], sampling: Sampling | None) -> State:
+async def _run(served: Served, job: Job, arguments: dict[str, Any]) -> State:
     """One row, in its tenant's turn. Raises what it fails with, and what it was stopped with."""
     flight = await served.admit(1)
     try:
-        return await flight.carry(program.arun(backend=served.engine(), sampling=sampling, **arguments))
+        engine = served.engine()
+        return await flight.carry(
+            run_behind(job.program, job.branch, backend=engine, sampling=job.sampling, arguments=arguments)
+        )
     finally:
         flight.abandon()
 

@@ -14,5 +14,6 @@ class ProgramsRequest(Model):
 
     program: dict[str, Any]
     rows: list[dict[str, Any]] = Field(min_length=1, max_length=10_000)
+    branch: list[list[Any]] | None = Field(None, description="what stands before the program, as a journal stores it")
     sampling: dict[str, Any] | None = Field(None, description="parameters of `forktree.Sampling`, by name")
     model: str | None = Field(None, description="one of the names that `/v1/models` lists")

@@ -184,6 +184,26 @@ def test_a_function_that_is_not_traced_means_there_what_it_means_here(url: str, 
     assert [entry.token for entry in there[4].logprobs] == [entry.token for entry in here[4].logprobs]
 
 
+def test_what_the_model_made_goes_back_as_the_tokens_that_it_made(url: str, local: ft.Local) -> None:
+    """Random tokens: as text they would nearly always be cut otherwise."""
+
+    @ft.function
+    def body(s):
+        s += ft.user("Hi")
+        s += ft.assistant(
+            "It is" + ft.gen("a", max_tokens=12, temperature=1.0, seed=0) + ", and" + ft.gen("b", max_tokens=4)
+        )
+        s += ft.user("And?")
+        s += ft.assistant(ft.gen("c", max_tokens=4, temperature=0))
+        return [(s[name], s.meta(name).prompt_tokens) for name in ("a", "b", "c")]
+
+    here = body.run(backend=local, temperature=0).ret_value
+    with ft.Remote(url) as remote:
+        there = body.run(backend=remote, temperature=0)
+    assert there.ret_value == here
+    assert there.meta("c").cached_tokens >= there.meta("b").prompt_tokens
+
+
 @ft.function
 def long(s):
     s += ft.user("word " * 3000)

@@ -80,6 +80,13 @@ def test_rows_stream_as_they_are_done(wild_url: str) -> None:
         ({"sampling": {"heat": 1}}, "sampling.heat"),
         ({"sampling": {"temperature": -1}}, "sampling"),
         ({"model": "other"}, "model"),
+        ({"branch": [["Text", "x"]]}, "branch[0]"),
+        ({"branch": [["Text", "x", False], ["Image", {"$bytes": "eA=="}, "image/png"]]}, "branch[1]"),
+        ({"branch": [["Generated", "x", {"$tuple": [1.5]}, 0]]}, "branch[0]"),
+        ({"branch": [["Generated", "x", {"$tuple": [1]}, -1]]}, "branch[0]"),
+        ({"branch": [["Generated", "x", {"$tuple": [3, 10**9]}, 0]]}, "branch[0][1]"),
+        ({"branch": [["Generated", "x", {"$tuple": [-1]}, 0]]}, "branch[0][0]"),
+        ({"branch": [[{"$class": "os:system"}]]}, "branch[0]"),
     ],
 )
 def test_what_cannot_run_is_refused_before_the_stream(wild_url: str, change: dict[str, Any], param: str) -> None:
