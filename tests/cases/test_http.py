@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -303,6 +305,21 @@ def test_h09_prompts_run_side_by_side() -> None:
             post(http, "/v1/completions", prompt=prompts, max_tokens=20, temperature=0, ignore_eos=True)
             steps.append(len(local.timeline()))
     assert steps[1] < 2 * steps[0]
+
+
+def test_h09_embeddings_keep_the_order_of_their_inputs(wild: TestClient) -> None:
+    together = post(wild, "/v1/embeddings", input=["b", "a", "b c"])["data"]
+    assert [entry["index"] for entry in together] == [0, 1, 2]
+    alone = [post(wild, "/v1/embeddings", input=one)["data"][0]["embedding"] for one in ("b", "a", "b c")]
+    assert [entry["embedding"] for entry in together] == alone
+    packed = post(wild, "/v1/embeddings", input=["b", "a", "b c"], encoding_format="base64")["data"]
+    for entry, vector in zip(packed, alone, strict=True):
+        found = struct.unpack(f"<{len(vector)}f", base64.b64decode(entry["embedding"]))
+        assert found == pytest.approx(vector, abs=1e-6)
+
+
+def test_h09_an_empty_input_among_others_is_named(wild: TestClient) -> None:
+    assert refused(wild, "/v1/embeddings", input=["b", "a", ""])["param"] == "input[2]"
 
 
 # --- h11: stops --------------------------------------------------------------------------------------------

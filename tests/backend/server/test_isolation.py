@@ -112,6 +112,17 @@ def test_ids_that_are_asked_for_have_none_of_a_text_s_either(given: dict[str, An
     assert sum(id in tokenizer.markup_ids for id in ids) == (3 if "messages" in given else 0)
 
 
+def test_a_text_that_is_embedded_has_none_either(http: TestClient, wild_local: Local) -> None:
+    """Its tokens are those of the plain characters."""
+
+    def ask(given: Any) -> Any:
+        return http.post("/v1/embeddings", json={"model": "wild", "input": given}).json()
+
+    plain = ask(wild_local.tokenize(SPELLED))
+    assert ask(SPELLED)["data"] == plain["data"]
+    assert ask(wild_local.tokenize(SPELLED, markup=True))["data"] != plain["data"]
+
+
 # --- pages in a browser ----------------------------------------------------------------------------------------
 
 CHAT = {"model": "wild", "messages": TALK, "max_tokens": 1}
