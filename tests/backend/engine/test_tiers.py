@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 from engine_fakes import Driver, FakeRunner, run_alone
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moving_fakes import MovingRunner, disk
 
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.core import EngineCore
 from forktree.lang.errors import UnsupportedError
 
 LONG = [1, 2] * 12
-
-
-class MovingRunner(FakeRunner):
-    """Its pages are lists of (token, position)."""
-
-    def read_page(self, page):
-        return repr(self.slots[page * self.page_size : (page + 1) * self.page_size]).encode()
-
-    def write_page(self, page, data):
-        self.slots[page * self.page_size : (page + 1) * self.page_size] = ast.literal_eval(data.decode())
 
 
 def driver(num_pages=16, **config):
@@ -34,10 +23,6 @@ def ask(one, ids, **fields):
     listener = one.submit(ids, max_tokens=3, **fields)
     one.drain()
     return listener.finished
-
-
-def disk(folder):
-    return {"cache_dir": str(folder), "fingerprint": "fake"}
 
 
 def test_an_evicted_prefix_comes_back_from_host_memory_and_changes_nothing():
