@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 import forktree as ft
 from forktree.commands.console import add_command, add_model_options, local_model, num_bytes, positive
 from forktree.commands.programs import UsageError
+from forktree.commands.traces import tracer_provider
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
     from starlette.applications import Starlette
 
 EXAMPLE = """\
@@ -82,6 +84,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--tls-cert", metavar="PATH", help="certificate, with its chain, as PEM: serve https")
     parser.add_argument("--tls-key", metavar="PATH", help="the certificate's key, as PEM")
     parser.add_argument(
+        "--traces", action="store_true", help="send OpenTelemetry spans to the collector of OTEL_EXPORTER_OTLP_ENDPOINT"
+    )
+    parser.add_argument(
         "--drain", type=positive, default=30, metavar="S", help="seconds to finish what runs (default: %(default)s)"
     )
     parser.add_argument(
@@ -111,8 +116,13 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.model = arguments.model_argument
     tls = _tls(arguments)
     options = _local_options(arguments)
+    traces = tracer_provider() if arguments.traces else None
     with _listening(arguments.host, arguments.port) as listener, local_model(arguments, **options) as local:
-        asyncio.run(_serve(_app(local, arguments), listener, arguments, tls))
+        try:
+            asyncio.run(_serve(_app(local, arguments, traces), listener, arguments, tls))
+        finally:
+            if traces is not None:
+                traces.shutdown()  # sends what is left
     return 0
 
 
@@ -132,7 +142,7 @@ def _local_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in ("kv_tokens", "cache_dir", "cache_bytes", "host_bytes")}
 
 
-def _app(local: ft.Local, arguments: argparse.Namespace) -> Starlette:
+def _app(local: ft.Local, arguments: argparse.Namespace, traces: TracerProvider | None) -> Starlette:
     from forktree.backend.server.app import build
     from forktree.backend.server.settings import Settings
 
@@ -151,7 +161,7 @@ def _app(local: ft.Local, arguments: argparse.Namespace) -> Starlette:
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return build(local, settings, version=ft.__version__)
+    return build(local, settings, version=ft.__version__, traces=traces)
 
 
 def _keys(arguments: argparse.Namespace) -> list[str]:

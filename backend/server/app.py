@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -31,6 +33,9 @@ from forktree.backend.server.routes import (
 from forktree.backend.server.served import Served
 from forktree.backend.server.settings import Settings
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
 FAMILIES = (
     chat,
     completions,
@@ -47,11 +52,12 @@ FAMILIES = (
 )
 
 
-def build(backend: Local, settings: Settings, *, version: str = "0") -> Starlette:
+def build(backend: Local, settings: Settings, *, version: str = "0", traces: TracerProvider | None = None) -> Starlette:
     """An ASGI application that serves the backend; `app.state.served` is what its routes share.
 
     Args:
         version: of the OpenAPI document.
+        traces: OpenTelemetry's provider, whose spans tell of every request.
     """
     served = Served(backend, settings)
     endpoints = [endpoint for family in FAMILIES for endpoint in family.routes()]
@@ -68,6 +74,10 @@ def build(backend: Local, settings: Settings, *, version: str = "0") -> Starlett
     app.state.served = served
     app.add_middleware(Origins, allowed=settings.cors_origins)
     app.add_middleware(RequestLog, metrics=served.metrics)
+    if traces is not None:
+        from forktree.backend.server.traces import Traces
+
+        app.add_middleware(Traces, provider=traces, model=settings.model_names[0], version=version)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

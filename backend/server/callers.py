@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from starlette.types import Receive
 
+from forktree.backend.server.notes import Notes
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -14,12 +16,14 @@ class Caller:
     Attributes:
         tenant: a name that says nothing of the key; "" where the server has no keys.
         request_id: of this request.
+        notes: where to write what becomes of the request; None: nobody reads it.
         receive: tells when its client goes away; None: nobody watches.
     """
 
     tenant: str = ""
     request_id: str = ""
     receive: Receive | None = None
+    notes: Notes | None = None
 
 
 def tenant_of(key: str) -> str:

@@ -32,7 +32,7 @@ async def opened(
     """
     flight = await served.admit(len(asks), priority=priority)
     try:
-        return flight.board(await served.engine(salt).open(asks))
+        return flight.board(await served.engine(salt).open(asks), (ask.sample_index for ask in asks))
     except AskError as error:
         flight.abandon()
         raise _refusal(error, asks, param) from error

@@ -96,6 +96,7 @@ class _Carrier:
 
     async def _answer(self, request: Request) -> Any:
         endpoint, served = self._endpoint, self._served
+        notes = request.scope.get("state", {}).get("notes")
         try:
             tenant = "" if endpoint.is_open else served.keys.check(request.headers)
             request_id = request.scope.get("state", {}).get("request_id", "")
@@ -105,8 +106,11 @@ class _Carrier:
                 body = await read_body(request, endpoint.body, max_bytes=served.settings.max_body_bytes)
             else:
                 body = None
-            return await endpoint.answer(served.by(Caller(tenant, request_id, request.receive)), request, body)
+            return await endpoint.answer(served.by(Caller(tenant, request_id, request.receive, notes)), request, body)
         except ClientDisconnect:
             return Response(status_code=_GONE)
         except Exception as error:
-            return endpoint.wire.refuse(api_error(error))
+            refusal = api_error(error)
+            if notes is not None:
+                notes.fault = refusal.code or refusal.type
+            return endpoint.wire.refuse(refusal)

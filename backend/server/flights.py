@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
 from forktree.backend.local_generation import End, Generation, Piece
 from forktree.backend.server.metrics import Metrics
+from forktree.backend.server.notes import Notes
 from forktree.lang.errors import TimeoutError
+from forktree.runtime.protocol import Usage
 
 T = TypeVar("T")
 
@@ -24,10 +26,19 @@ class Flight:
 
     Attributes:
         tenant: whose it is.
+        notes: what becomes of it is written there, if anybody reads that.
     """
 
-    def __init__(self, metrics: Metrics, tenant: str, leave: Callable[[], None], timeout_s: float | None) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        tenant: str,
+        leave: Callable[[], None],
+        timeout_s: float | None,
+        notes: Notes | None = None,
+    ) -> None:
         self.metrics = metrics
+        self.notes = notes
         self.tenant = tenant
         self.begun = time.perf_counter()
         self._leave = leave
@@ -40,13 +51,14 @@ class Flight:
             error = TimeoutError(f"the answer was not complete within {timeout_s:g} s")
             self._timer = asyncio.get_running_loop().call_later(timeout_s, self.stop, error)
 
-    def board(self, generations: list[Generation]) -> list[Watched]:
-        """The generations, as those of this request."""
+    def board(self, generations: list[Generation], sample_indices: Iterable[int]) -> list[Watched]:
+        """The generations, as those of this request; each is some sample of its prompt."""
         self._num_live = len(generations)
         self._generations = generations
         if self._stopped_with is not None:
             self._stop_all(self._stopped_with)
-        return [Watched(generation, self) for generation in generations]
+        pairs = zip(generations, sample_indices, strict=True)
+        return [Watched(generation, self, is_first=index == 0) for generation, index in pairs]
 
     def stop(self, error: Exception) -> None:
         """Whoever reads the answer gets the error."""
@@ -93,9 +105,14 @@ class Flight:
 
 
 class Watched:
-    """A generation of a flight: what it experiences is observed, and its end noticed, whichever it is."""
+    """A generation of a flight: what it experiences is observed, and its end noticed, whichever it is.
 
-    def __init__(self, generation: Generation, flight: Flight) -> None:
+    Args:
+        is_first: of its prompt's samples, so that the prompt counts with this one.
+    """
+
+    def __init__(self, generation: Generation, flight: Flight, *, is_first: bool) -> None:
+        self._is_first = is_first
         self.flight = flight
         self._generation = generation
         self._is_live = True
@@ -116,6 +133,8 @@ class Watched:
                 now = time.perf_counter()
                 if last is None:
                     metrics.to_first_token.observe(now - self.flight.begun)
+                    if self.flight.notes is not None:
+                        self.flight.notes.take_piece()
                 elif isinstance(piece, Piece):
                     metrics.between_tokens.observe(now - last)
                 last = now
@@ -128,5 +147,8 @@ class Watched:
         metrics.whole.observe(now - self.flight.begun)
         metrics.prompt_length.observe(usage.prompt_tokens)
         metrics.output_length.observe(usage.completion_tokens)
+        if self.flight.notes is not None:
+            self.flight.notes.add_usage(usage if self._is_first else Usage(completion_tokens=usage.completion_tokens))
+            self.flight.notes.reasons.append(end.completion.finish_reason)
         self._is_live = False
         self.flight.ended()

@@ -73,7 +73,8 @@ class Served:
             if not flights:
                 self.flights.pop(self.caller.request_id, None)
 
-        flight = Flight(self.metrics, self.caller.tenant, leave, timeout_s or self.settings.timeout_s)
+        timeout_s = timeout_s or self.settings.timeout_s
+        flight = Flight(self.metrics, self.caller.tenant, leave, timeout_s, self.caller.notes)
         self.flights.setdefault(self.caller.request_id, set()).add(flight)
         return flight
 
@@ -93,6 +94,8 @@ class Served:
     def model_of(self, name: str | None) -> str:
         """What answers call the model that a request names. Raises ApiError 404: it is not served here."""
         names = self.settings.model_names
+        if self.caller.notes is not None:
+            self.caller.notes.asked_model = name
         if name is not None and name not in names:
             known = ", ".join(map(repr, names))
             message = f"there is no model {name!r} here; this server has {known}"

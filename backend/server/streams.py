@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from forktree.backend.server.choices import closing_all
 from forktree.backend.server.errors import api_error
 from forktree.backend.server.flights import Watched
+from forktree.backend.server.notes import Notes
 from forktree.backend.server.presence import unless_disconnected
 from forktree.backend.server.wire import OPENAI, Wire
 
@@ -40,16 +41,19 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with closing_all(self._generations), suppress(ClientDisconnect):
-            await unless_disconnected(receive, self._send(send))
+            await unless_disconnected(receive, self._send(send, scope.get("state", {}).get("notes")))
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, send: Send, notes: Notes | None) -> None:
         async with aclosing(self._chunks) as chunks:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             try:
                 async for chunk in chunks:
                     await _send_bytes(send, self._wire.event(chunk))
             except Exception as error:
-                await _send_bytes(send, self._wire.event(self._wire.fault(api_error(error))))
+                fault = api_error(error)
+                if notes is not None:
+                    notes.fault = fault.code or fault.type
+                await _send_bytes(send, self._wire.event(self._wire.fault(fault)))
             await send({"type": "http.response.body", "body": self._wire.end(), "more_body": False})
 
 

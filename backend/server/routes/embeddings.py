@@ -79,9 +79,15 @@ async def _embedded(served: Served, body: EmbeddingsRequest, prompts: Sequence[P
             made += await flight.carry(engine.embed_ids([prompt.ids for prompt in group], pooling=pooling))
         finally:
             flight.abandon()
-        for prompt in group:
-            served.metrics.prompt_length.observe(len(prompt.ids))
+        _note(served, made[start:])
     return made
+
+
+def _note(served: Served, made: Sequence[Embedding]) -> None:
+    for one in made:
+        served.metrics.prompt_length.observe(one.usage.prompt_tokens)
+        if served.caller.notes is not None:
+            served.caller.notes.add_usage(one.usage)
 
 
 def _written(body: EmbeddingsRequest, model: str, made: Sequence[Embedding]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -183,13 +183,16 @@ async def _outcome(served: Served, job: Job, index: int, arguments: dict[str, An
         value, variables, branch = store_state(state, state.ret_value)
     except Exception as error:
         return {**told, "ok": False, "error": error_data(error)}
+    usage = _usage(state)
+    if served.caller.notes is not None:
+        served.caller.notes.add_usage(usage)
     return {
         **told,
         "ok": True,
         "value": value,
         "variables": variables,
         "branch": branch,
-        "usage": _usage(state),
+        "usage": asdict(usage),
     }
 
 
@@ -205,7 +208,7 @@ async def _run(served: Served, job: Job, arguments: dict[str, Any]) -> State:
         flight.abandon()
 
 
-def _usage(state: State) -> dict[str, int]:
+def _usage(state: State) -> Usage:
     answers = state._cursor.run.recorder.answers
     names = [item.name for item in fields(Usage)]
-    return {name: sum(getattr(answered.usage, name) for answered in answers) for name in names}
+    return Usage(**{name: sum(getattr(answered.usage, name) for answered in answers) for name in names})

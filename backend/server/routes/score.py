@@ -37,6 +37,8 @@ async def answer(served: Served, request: Request, body: ScoreRequest) -> JSONRe
     finally:
         flight.abandon()
     usage = result.usage
+    if served.caller.notes is not None:
+        served.caller.notes.add_usage(usage)
     return JSONResponse(
         {
             "object": "list",
