@@ -74,6 +74,7 @@ class EngineCore:
         self._overlapped = runner if isinstance(runner, AheadRunner) and config.max_draft == 0 else None
         self._flight: Flight | None = None
         self._live: dict[int, Sequence] = {}
+        self._is_silent = False
         self._num_steps = self._prefill_tokens = self._decode_tokens = self._forced_tokens = 0
         self._num_finished = self._num_failed = 0
         self._timeline: deque[StepRecord] = deque(maxlen=_NUM_RECORDED_STEPS)
@@ -194,6 +195,18 @@ class EngineCore:
         """Let the core's own thread go; nothing can be computed any more."""
         self._ahead.close()
         self._memory.close()
+
+    def drop(self) -> None:
+        """The same after a bug: nothing that the pool holds is kept for later."""
+        self._ahead.close()
+        self._memory.drop()
+
+    def silence(self, make_error: Callable[[], BaseException]) -> None:
+        """End every request from another thread, since the core's own does not come back. If it does, nobody hears of
+        it; whoever is being told something at this moment may hear two ends."""
+        self._is_silent = True
+        for seq in list(self._live.values()):
+            self._call(seq, Failed(make_error()))
 
     def refuse(self, seq: Sequence, error: BaseException) -> None:
         """End a sequence that was not added, and touch nothing else: the engine may be broken."""
@@ -556,6 +569,10 @@ class EngineCore:
         self._tell(seq, event)
 
     def _tell(self, seq: Sequence, event: Event) -> None:
+        if not self._is_silent:
+            self._call(seq, event)
+
+    def _call(self, seq: Sequence, event: Event) -> None:
         try:
             seq.request.on_event(event)
         except BaseException:  # a listener's fault, whatever it is, is not the engine's

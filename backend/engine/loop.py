@@ -153,7 +153,8 @@ class Engine:
     def close(self) -> None:
         """Stop after the step that runs; every request still live gets `Failed(EngineError)`.
 
-        Closing twice is harmless. Called from a listener it returns at once.
+        Closing twice is harmless. Called from a listener it returns at once. A step that does not end is waited for
+        30 seconds.
         """
         if self._is_forked:
             return
@@ -164,7 +165,15 @@ class Engine:
         if thread is not None and thread is not threading.current_thread():
             thread.join(_CLOSE_TIMEOUT_S)
             if thread.is_alive():
-                _log.error("a step has not ended for %.0f s; its requests are told when it does", _CLOSE_TIMEOUT_S)
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """The thread does not come back from a step: who waits for it is told from here, and no more from there."""
+        _log.error("a step has not ended within %.0f s; its thread is left behind", _CLOSE_TIMEOUT_S)
+        self._failure = TimeoutError(f"a step had not ended {_CLOSE_TIMEOUT_S:.0f} s after the engine was closed")
+        while self._inbox:
+            self._leave_undone(self._inbox.popleft())
+        self._core.silence(self._closed_error)
 
     # --- the thread ----------------------------------------------------------------------------------------
 
@@ -238,12 +247,18 @@ class Engine:
             commands = list(self._inbox)
             self._inbox.clear()
         for command in commands:
-            if isinstance(command, _Ask) and not command.answer.done():
-                command.answer.set_exception(self._closed_error())
-            elif isinstance(command, _Submit):
-                self._core.refuse(command.seq, self._closed_error())
+            self._leave_undone(command)
         self._core.abandon(self._closed_error)
-        self._core.close()
+        if failure is None:
+            self._core.close()
+        else:
+            self._core.drop()
+
+    def _leave_undone(self, command: _Command) -> None:
+        if isinstance(command, _Ask) and not command.answer.done():
+            command.answer.set_exception(self._closed_error())
+        elif isinstance(command, _Submit):
+            self._core.refuse(command.seq, self._closed_error())
 
     # --- the door ------------------------------------------------------------------------------------------
 

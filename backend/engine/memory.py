@@ -228,6 +228,11 @@ class KVMemory:
                 self.foresight.save()
             self.tiers.close()
 
+    def drop(self) -> None:
+        """Let the tiers go and keep nothing: the engine has stopped of a bug, and that may be one of the pages."""
+        if self.tiers is not None:
+            self.tiers.close()
+
     def tier_figures(self) -> dict[str, int]:
         """What `EngineStats` says of pins and tiers, by name."""
         if self.tiers is None or self.foresight is None:

@@ -10,10 +10,14 @@ from collections.abc import Callable
 
 import pytest
 from engine_fakes import FakeRunner, Listener
+from fault_programs import MovingRunner
 from local_fakes import fake_local, hashed
 from toy_tokenizers import byte_level
 
+from forktree.backend.cache.disk import page_files
+from forktree.backend.engine import loop
 from forktree.backend.engine.config import EngineConfig
+from forktree.backend.engine.core import EngineCore
 from forktree.backend.engine.loop import Engine
 from forktree.backend.engine.messages import EngineRequest
 from forktree.backend.tokenizer import Tokenizer
@@ -80,6 +84,33 @@ def test_an_engine_whose_thread_is_killed_tells_everyone_and_takes_no_more() -> 
     engine.close()
 
 
+def test_a_step_that_never_ends_is_left_behind_by_close_and_all_are_told_once(monkeypatch, caplog) -> None:
+    class Gated(FakeRunner):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            self.gate, self.is_inside = threading.Event(), threading.Event()
+
+        def forward(self, batch):
+            self.is_inside.set()
+            self.gate.wait()
+            return super().forward(batch)
+
+    monkeypatch.setattr(loop, "_CLOSE_TIMEOUT_S", 0.05)
+    runner = Gated()
+    engine = Engine(runner, EngineConfig(max_running=1))
+    waiters = [submit(engine, 1, 2), submit(engine, 3)]
+    assert runner.is_inside.wait(WAIT_S)
+    waiters.append(submit(engine, 4))
+    engine.close()
+    for waiter in waiters:
+        assert "had not ended" in str(waiter.wait())
+    with pytest.raises(EngineError, match="had not ended"):
+        submit(engine, 5)
+    runner.gate.set()
+    engine._thread.join(WAIT_S)
+    assert [len(waiter.events) for waiter in waiters] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
 def test_what_asks_the_engines_thread_to_end_ends_the_engine_and_all_are_told(error: BaseException) -> None:
     class Leaving(FakeRunner):
@@ -140,3 +171,21 @@ def test_a_forked_copy_of_a_loaded_local_refuses_and_a_new_one_works() -> None:
 
         assert in_a_fork(anew) == "nothing"
         assert local.generate(["a"], sampling)[0].text == right
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_an_engine_that_stopped_of_a_bug_keeps_nothing_of_its_pool_on_the_disk(
+    tmp_path, monkeypatch, is_broken
+) -> None:
+    config = EngineConfig(cache_dir=str(tmp_path), fingerprint="fake", fixed_rows=1e9)
+    engine = Engine(MovingRunner(page_size=2), config)
+    assert submit(engine, 1, 2, 3, 4, 5).done.wait(WAIT_S)
+    if is_broken:
+
+        def step(self) -> bool:
+            raise ZeroDivisionError("a bug in the engine")
+
+        monkeypatch.setattr(EngineCore, "step", step)
+        submit(engine, 6).wait()
+    engine.close()
+    assert bool(list(page_files(tmp_path))) is not is_broken
