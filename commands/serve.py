@@ -79,7 +79,7 @@ def add_parser(commands: Any) -> None:
         "--cors-origin",
         action="append",
         metavar="ORIGIN",
-        help="pages of this origin may ask; may be given several times",
+        help="pages of this origin may ask, those of others are refused; may be given several times",
     )
     parser.add_argument("--tls-cert", metavar="PATH", help="certificate, with its chain, as PEM: serve https")
     parser.add_argument("--tls-key", metavar="PATH", help="the certificate's key, as PEM")
