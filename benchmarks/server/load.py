@@ -29,9 +29,10 @@ _CONNECTION_LOST = (ConnectionError, asyncio.IncompleteReadError)
 
 @dataclass(slots=True)
 class Tally:
-    """What was done, and what was wrong."""
+    """What was done, how many seconds the longest of each kind took, and what was wrong."""
 
     done: Counter[str] = field(default_factory=Counter)
+    longest_s: dict[str, float] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
 
@@ -57,12 +58,13 @@ async def attack(target: Target, *, num_clients: int, goes_on: Callable[[int], b
 
 
 async def _carry_out(deed: Deed, target: Target, chance: random.Random, tally: Tally) -> None:
-    name = deed.__name__
+    name, begun = deed.__name__, time.monotonic()
     try:
         await deed(target, chance)
     except (Wrong, TimeoutError, *_CONNECTION_LOST) as error:
         tally.wrong.append(f"{name}: {type(error).__name__}: {error}")
     tally.done[name] += 1
+    tally.longest_s[name] = max(tally.longest_s.get(name, 0.0), time.monotonic() - begun)
 
 
 # --- what is left ------------------------------------------------------------------------------------------
@@ -180,9 +182,10 @@ def _report(tally: Tally, samples: list[Sample], after: Sample, left: list[str],
     settled = samples[len(samples) // 3 :]
     growth = slope(settled)
     print(f"{sum(tally.done.values())} deeds of {args.clients} clients in {samples[-1].at_s:.0f} s\n")
-    print("| deed | times |\n|---|---|")
+    print("| deed | times | longest, s |\n|---|---|---|")
     for deed in DEEDS:
-        print(f"| {deed.__name__.replace('_', ' ')} | {tally.done[deed.__name__]} |")
+        name = deed.__name__
+        print(f"| {name.replace('_', ' ')} | {tally.done[name]} | {tally.longest_s.get(name, 0.0):.1f} |")
     print("\n| | first | a third in | last | afterwards |\n|---|---|---|---|---|")
     for title, attribute in (("memory, MB", "rss_mb"), ("threads", "num_threads"), ("open files", "num_files")):
         cells = (f"{getattr(each, attribute):.0f}" for each in (samples[0], settled[0], samples[-1], after))
@@ -204,9 +207,10 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--growth", type=float, default=8.0, help="most MB a minute after the first third")
+    parser.add_argument("--model", default=servers.MODEL)
     parser.add_argument("--kv-tokens", type=int, default=8192)
     args = parser.parse_args()
-    with servers.started(servers.forktree("--kv-tokens", str(args.kv_tokens))) as server:
+    with servers.started(servers.forktree("--kv-tokens", str(args.kv_tokens), model=args.model)) as server:
         target = Target(server.url, server.model, args.kv_tokens, num_long=600)
         asyncio.run(leftovers(target, num_places=128))  # what a first request brings in
         tally, samples = asyncio.run(_under_attack(server, target, args))

@@ -101,9 +101,12 @@ async def line(target: Target) -> AsyncIterator[Line]:
 
 async def ask(target: Target, path: str, body: Any, *, expected: tuple[int, ...] = (200,)) -> bytes:
     """The body of a whole answer. Raises Wrong: its status is not expected."""
-    async with line(target) as opened:
-        await opened.send("POST", path, json.dumps(body).encode())
-        return await _answer(opened, expected, path)
+    try:
+        async with line(target) as opened:
+            await opened.send("POST", path, json.dumps(body).encode())
+            return await _answer(opened, expected, path)
+    except TimeoutError:
+        raise Wrong(f"{path} was not answered within {_TIMEOUT_S:g} s: {json.dumps(body)[:300]}") from None
 
 
 async def look(target: Target, path: str) -> bytes:

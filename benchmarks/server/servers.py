@@ -97,10 +97,10 @@ def vllm() -> Kind:
     return Kind("vllm", command, "/health", MODEL, environment, wait_s=400.0)
 
 
-def llama_cpp() -> Kind:
+def llama_cpp(*options: str) -> Kind:
     """The server of llama-cpp-python, on the model's file as it is shipped. It computes one request at a time.
 
-    It keeps all logits, which log-probabilities need.
+    Log-probabilities need `--logits_all true`, which makes it slower.
     """
 
     def command(python: str, port: int) -> Sequence[str]:
@@ -108,7 +108,7 @@ def llama_cpp() -> Kind:
         serve = [python, "-m", "llama_cpp.server", "--model", str(file), "--model_alias", MODEL]
         cores = str(os.cpu_count() or 1)
         threads = ["--n_threads", cores, "--n_threads_batch", cores, "--interrupt_requests", "false"]
-        return [*serve, "--n_ctx", str(CONTEXT), "--logits_all", "true", *threads, "--port", str(port)]
+        return [*serve, "--n_ctx", str(CONTEXT), *threads, "--port", str(port), *options]
 
     bias = {"logit_bias": {str(_EOS): -100.0}}
     return Kind("llama.cpp", command, "/v1/models", MODEL, extra=bias)

@@ -21,7 +21,7 @@ from forktree.benchmarks.server import servers
 
 pytestmark = pytest.mark.model
 
-KINDS = {"llama-cpp-python": servers.llama_cpp, "vllm": servers.vllm}
+KINDS = {"llama-cpp-python": servers.llama_cpp("--logits_all", "true"), "vllm": servers.vllm()}
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string", "maxLength": 20}, "people": {"type": "integer"}},
@@ -34,7 +34,7 @@ Make = Callable[..., ft.OpenAI]
 @pytest.fixture(scope="module", params=KINDS, ids=list(KINDS))
 def served(request: pytest.FixtureRequest, model_dir: Path) -> Iterator[tuple[str, servers.Serving]]:
     """A dialect and a server that speaks it."""
-    kind = KINDS[request.param]()
+    kind = KINDS[request.param]
     peer = PEERS[kind.name]
     python = os.environ.get(peer.variable)
     if python is None:
