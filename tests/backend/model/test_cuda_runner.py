@@ -182,3 +182,25 @@ def test_the_engine_writes_the_same_tokens_over_either_runner(graphs: DeviceRunn
             one.core.check()
         answers.append([listener.finished.ids for listener in listeners])
     assert answers[0] == answers[1]
+
+
+@needs_interpreter
+def test_a_graph_that_memory_is_wanting_for_costs_no_request(model: DeviceModel, native: ModelRunner, caplog) -> None:
+    num_failed = 0
+
+    def capture(run):
+        nonlocal num_failed
+        if num_failed < 2:  # launched ahead, and again when it was planned anew
+            num_failed += 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run
+
+    answers = []
+    for runner in (make_device_runner(model, kv_tokens=64, page_size=4, capture=capture, ladders=SMALL), native):
+        one = Driver(runner, max_draft=0, max_step_tokens=64, fixed_rows=8.0)
+        listeners = [one.submit(ids, max_tokens=3) for ids in ([5, 6], [8])]
+        while one.core.step():
+            one.core.check()
+        answers.append([listener.finished.ids for listener in listeners])
+    assert num_failed == 2
+    assert answers[0] == answers[1]
