@@ -161,3 +161,9 @@ def test_sizes_that_limit_nothing_are_refused(
 ) -> None:
     assert main(["serve", "no-such-model", "--port", "0", *options]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_hangup_is_no_reload_and_ends_the_server(wild_dir: Path) -> None:
+    with serving(wild_dir) as (process, _):
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(30) == -signal.SIGHUP

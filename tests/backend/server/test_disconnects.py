@@ -22,12 +22,12 @@ LONG = {
 }
 
 
-def connect(url: str, body: dict[str, Any]) -> socket.socket:
+def connect(url: str, body: dict[str, Any], path: str = "/v1/chat/completions") -> socket.socket:
     """A request on a connection of its own."""
     parts = urlsplit(url)
     data = json.dumps(body).encode()
     connection = socket.create_connection((parts.hostname, parts.port), timeout=60)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
     connection.sendall(head.encode() + data)
     return connection
 
@@ -70,3 +70,14 @@ def test_leaving_at_once_leaves_nothing_behind(wild_url: str, wild_local: Local)
         pass
     let_cancelled_work_end(wild_local)
     assert_idle(wild_local)
+
+
+def test_so_it_is_where_nothing_is_generated(wild_url: str, wild_local: Local) -> None:
+    before = wild_local.stats().prefill_tokens
+    body = {"model": "wild", "input": [[number] * 500 for number in range(3, 300)], "pooling": "mean"}
+    connection = connect(wild_url, body, "/v1/embeddings")
+    wait_until_running(wild_local, 1)
+    connection.close()
+    let_cancelled_work_end(wild_local)
+    assert_idle(wild_local)
+    assert wild_local.stats().prefill_tokens - before < 297 * 500
