@@ -79,9 +79,44 @@ BODIES: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
         "/v1/messages",
         lambda text: {"system": text, "messages": [{"role": "user", "content": text}], "max_tokens": 1},
     ),
+    "a call and its result in the responses' form": (
+        "/v1/responses",
+        lambda text: {
+            "max_output_tokens": 1,
+            "input": [
+                {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]},
+                {"type": "function_call", "call_id": "c", "name": "t", "arguments": json.dumps({text: text})},
+                {"type": "function_call_output", "call_id": "c", "output": text},
+            ],
+        },
+    ),
+    "a call and its result in anthropic's form": (
+        "/v1/messages",
+        lambda text: {
+            "max_tokens": 1,
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": text}]},
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "t", "input": {text: text}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": text}]},
+            ],
+        },
+    ),
     "a plain prompt": ("/v1/completions", lambda text: {"prompt": text, "max_tokens": 1}),
     "sglang's form": ("/generate", lambda text: {"text": text, "sampling_params": {"max_new_tokens": 1}}),
     "scores": ("/v1/score", lambda text: {"prompt": text, "options": [text, "other"]}),
+    "what stands before a program": (
+        "/v1/programs",
+        lambda text: {
+            "program": PROGRAM,
+            "rows": [{"text": "x"}],
+            "branch": [
+                ["RoleBegin", "user"],
+                ["Text", text, False],
+                ["Generated", text, {"$tuple": []}, 0],
+                ["RoleEnd", "user"],
+            ],
+        },
+    ),
     "rows of a program": ("/v1/programs", lambda text: {"program": PROGRAM, "rows": [{"text": text}]}),
 }
 
