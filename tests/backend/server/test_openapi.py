@@ -61,7 +61,7 @@ def test_whatever_is_sent_the_answer_is_in_the_document(
     operations: dict[str, Any], name: str, mode: GenerationMode
 ) -> None:
     @given(st.data())
-    @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     def holds(data: st.DataObject) -> None:
         case = data.draw(operations[name].as_strategy(generation_mode=mode))
         if isinstance(case.body, dict) and "model" in case.body:
