@@ -78,10 +78,11 @@ from forktree.runtime.defaults import get_defaults, use
 from forktree.runtime.function import Function, function
 from forktree.runtime.journal import Journal
 from forktree.runtime.map import Result
+from forktree.runtime.pin import pin
 from forktree.runtime.plan import Plan, Prices
 from forktree.runtime.ported import flush_cache, get_server_info, set_default_backend
 from forktree.runtime.programs import Program
-from forktree.runtime.protocol import TokenLogprob
+from forktree.runtime.protocol import Pin, TokenLogprob
 from forktree.runtime.record import Meta, OptionMeta
 from forktree.runtime.report import RunReport, explain_run
 from forktree.runtime.state import State
@@ -138,6 +139,7 @@ __all__ = [
     "ModelError",
     "OpenAI",
     "OptionMeta",
+    "Pin",
     "Plan",
     "Prices",
     "Program",
@@ -184,6 +186,7 @@ __all__ = [
     "independent_generations",
     "markup",
     "merge_text",
+    "pin",
     "role",
     "role_begin",
     "role_end",

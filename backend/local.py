@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
@@ -27,14 +28,15 @@ from forktree.backend.local_embeddings import (
 from forktree.backend.local_forms import AnswerText
 from forktree.backend.local_generation import Ask, Generation, plan_asks, submit_all
 from forktree.backend.local_model import LocalModel
-from forktree.backend.local_raw import RawCompletion, generate_raw
+from forktree.backend.local_pins import owned, pin_ids, pin_ids_on_loop
+from forktree.backend.local_raw import RawCompletion, generate_raw, prompt_ids
 from forktree.backend.local_requests import Work, engine_request, plan_generation
 from forktree.backend.local_scores import ScoreJobs, plan_prompts, score_jobs
 from forktree.backend.local_source import FolderSource, ModelSource, Quantize, Report, check_count
 from forktree.backend.mailbox import Courier, Mailbox
 from forktree.backend.render import Options
 from forktree.lang.constraints import ALL_CONSTRAINTS, ConstraintSpec, HasSpec
-from forktree.lang.errors import EngineError
+from forktree.lang.errors import EngineError, ForktreeError
 from forktree.lang.keywords import keyword_checked
 from forktree.lang.sampling import Sampling
 from forktree.runtime.protocol import (
@@ -43,6 +45,7 @@ from forktree.runtime.protocol import (
     Completion,
     Delta,
     GenerateRequest,
+    Pin,
     PlannedPrompt,
     ScoreRequest,
     ScoreResult,
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     from forktree.backend.tokenizer import Tokenizer
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 Listener = Callable[[Event], None]
 
 _CAPABILITIES = Capabilities(
@@ -168,13 +172,32 @@ class Local:
         start of a text alone, in a pass of the same kind.
         """
         plan, jobs = await self._off_loop(self._plan_scores, request)
-        return scores_of(plan, request, jobs, await self._finish_all([job.request for job in jobs.jobs]))
+        asked = [partial(owned, job.request, request.owner) for job in jobs.jobs]
+        return scores_of(plan, request, jobs, await self._finish_all(asked))
 
     async def prefill(self, branch: Branch) -> None:
         """Compute the branch and cache it."""
         ids = await self._off_loop(lambda: self._model.renderer().ids(branch))
         if ids:
             await self._finish_all([lambda listener: EngineRequest(ids=ids, on_event=listener)])
+
+    async def pin_branch(self, branch: Branch) -> Pin:
+        """Compute the branch and keep it in the pool. Raises EngineError, ValueError: as `pin`."""
+        ids = await self._off_loop(lambda: self._model.renderer().ids(branch))
+        return await pin_ids_on_loop(await self._off_loop(self._model.engine), ids, self._namespace)
+
+    def end_run(self, owner: int) -> None:
+        """What a run's requests left in the cache is evicted like everything else from here on."""
+        self._model.end_run(owner)
+
+    async def expect(self, branches: Sequence[Branch]) -> None:
+        """Keep, or bring up from a lower tier, what prompts that come soon begin with. A hint: it raises nothing."""
+        try:
+            renderer = await self._off_loop(self._model.renderer)
+            prompts = await self._off_loop(lambda: [renderer.ids(branch) for branch in branches])
+            self._model.expect(self._namespace, prompts)
+        except ForktreeError:  # who asks for it is told
+            _log.debug("a prompt that is to come cannot be foreseen", exc_info=True)
 
     async def tokens(self, branch: Branch | None) -> tuple[int, ...]:
         """The ids that the branch renders to."""
@@ -218,6 +241,21 @@ class Local:
         """
         self._model.load()
         return generate_raw(self._model, prompts, sampling or Sampling(), markup=markup, constraint=constraint)
+
+    def pin(self, prefix: str | Sequence[int], *, markup: bool = False) -> Pin:
+        """Compute what raw prompts begin with, and keep it in the pool until `unpin` or the end of a `with` block.
+
+        It is never evicted, and `flush_cache` leaves it; whole pages are kept. `ft.pin` takes turns of a program.
+
+        Args:
+            prefix: a text, or a list of token ids, as in `generate`.
+        Raises:
+            EngineError: all pins together would take more than three quarters of the pool.
+            ValueError, TypeError: it is no prompt, or shorter than a page.
+        """
+        self._model.load()
+        (ids,) = prompt_ids([prefix], self._model.tokenizer(), markup)
+        return pin_ids(self._model.engine(), ids, self._namespace)
 
     def embed(
         self,

@@ -99,6 +99,18 @@ class LocalModel:
         engine = self._engine
         return 0 if engine is None else engine.flush()
 
+    def end_run(self, owner: int) -> None:
+        """See `Engine.end_run`; nothing where there is no engine."""
+        engine = self._engine
+        if engine is not None:
+            engine.end_run(owner)
+
+    def expect(self, namespace: str, prompts: list[tuple[int, ...]]) -> None:
+        """See `Engine.expect`; nothing where there is no engine."""
+        engine = self._engine
+        if engine is not None:
+            engine.expect(namespace, prompts)
+
     def timeline(self) -> tuple[StepRecord, ...]:
         self.check_open()
         engine = self._engine

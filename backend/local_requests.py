@@ -36,6 +36,7 @@ class Work:
         constraint: the constraint object that the whole output must satisfy, or None.
         matcher: its place in this output, behind the healed prefix.
         sink: makes text of the tokens; the engine's thread owns it while the request runs.
+        owner: the run that asks, or None.
     """
 
     prompt: Prompt
@@ -47,6 +48,7 @@ class Work:
     constraint: Any | None
     matcher: TokenMatcher | None
     sink: StopWatcher
+    owner: int | None = None
 
 
 def plan_generation(request: GenerateRequest, renderer: Renderer, tokenizer: Tokenizer, *, context: int) -> Work:
@@ -62,7 +64,7 @@ def plan_generation(request: GenerateRequest, renderer: Renderer, tokenizer: Tok
     work = plan(prompt, request.sampling, tokenizer, spec=request.constraint, sample_index=request.sample_index)
     if request.on_budget == "close":
         work = closing(work, tokenizer, context - len(prompt.ids))
-    return _bounded(work, tokenizer)
+    return replace(_bounded(work, tokenizer), owner=request.owner)
 
 
 def plan(
@@ -130,6 +132,7 @@ def engine_request(work: Work, on_event: Callable[[Event], None]) -> EngineReque
         stop_token_ids=work.stop_token_ids,
         matcher=work.matcher,
         sink=work.sink,
+        owner=work.owner,
         on_event=on_event,
     )
 

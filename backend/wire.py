@@ -83,7 +83,8 @@ def encode(value: Any) -> Any:
     name = type(value).__name__
     if _CLASSES.get(name) is not type(value):
         raise BackendError(f"{value!r} is not part of a message")
-    return {"$": name, **{item.name: encode(getattr(value, item.name)) for item in fields(value)}}
+    told = [item.name for item in fields(value) if item.compare]  # hints are no part of a message
+    return {"$": name, **{field: encode(getattr(value, field)) for field in told}}
 
 
 def decode(data: Any) -> Any:

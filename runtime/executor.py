@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import itertools
 import logging
 import os
 import threading
@@ -175,6 +176,7 @@ class Executor:
         self.bodies = BodyPool()
         self.loop = asyncio.new_event_loop()
         self._ready: deque[Cursor] = deque()
+        self._numbers = itertools.count(1)
         self._is_wake_due = False
         self._tasks: set[asyncio.Task[Any]] = set()
         started = Gate()
@@ -194,6 +196,10 @@ class Executor:
     @property
     def is_loop_thread(self) -> bool:
         return threading.get_ident() == self._thread.ident
+
+    def new_number(self) -> int:
+        """One that no run of this process has; from any thread."""
+        return next(self._numbers)
 
     def schedule(self, cursor: Cursor) -> None:
         """Drain the branch on the loop. Many calls cost one wake-up."""

@@ -65,6 +65,7 @@ def _request_of(cursor: Cursor, node: ir.Gen) -> protocol.GenerateRequest:
         on_budget=node.on_budget,
         heal=node.heal,
         name=node.name,
+        owner=cursor.run.number,
     )
 
 

@@ -9,6 +9,7 @@ from forktree.runtime import protocol
 from forktree.runtime.choices import choose
 from forktree.runtime.data import follow, show
 from forktree.runtime.generation import check_selection, generate, generate_at_hand, note_answer, raise_explained
+from forktree.runtime.openings import segment_of
 from forktree.runtime.record import Meta
 from forktree.runtime.values import Value
 
@@ -19,20 +20,12 @@ if TYPE_CHECKING:
 def apply(cursor: Cursor, node: ir.Node) -> None:
     """A step that needs no waiting and sets no value."""
     match node:
-        case ir.Text():
-            cursor.push(protocol.Text(node.text, node.markup), node.text)
-        case ir.RoleBegin():
-            cursor.push(protocol.RoleBegin(node.role))
-        case ir.RoleEnd():
-            cursor.push(protocol.RoleEnd(node.role))
-        case ir.Image():
-            cursor.push(protocol.Image(node.data, node.media_type))
-        case ir.Tools():
-            cursor.push(protocol.Tools(node.definitions))
         case ir.ScopeBegin():
             cursor.scopes.append((node.name, cursor.tip))
         case _:
-            raise AssertionError(f"{type(node).__name__} is not a step of its own")
+            segment = segment_of(node)
+            assert segment is not None, f"{type(node).__name__} is not a step of its own"
+            cursor.push(segment, node.text if isinstance(node, ir.Text) else "")
 
 
 def carry_out_now(cursor: Cursor, node: ir.Node | TipStep, value: Value | None) -> bool:
@@ -119,6 +112,7 @@ async def _select(cursor: Cursor, node: ir.Select, value: Value) -> None:
         options=tuple(dict.fromkeys(node.options)),
         unconditional=node.method == "unconditional_likelihood_normalized",
         name=node.name,
+        owner=run.number,
     )
     try:
         check_selection(run.backend, request)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ AnyJournal = Journal | str | Path | None
 OnError = Literal["return", "raise"]
 
 _ASYNC_CONCURRENCY = 256
+_MOST_AHEAD = 32  # rows that the backend is told of before they start
 _WINDOW = 4
 """Finished rows that may wait for an earlier one, as a multiple of the concurrency."""
 
@@ -98,10 +100,12 @@ class Batch:
         ordered: bool,
         journal: JournalFile | None,
         notify: Callable[[Result], None],
+        looks_ahead: bool = False,
     ) -> None:
         self._program = program
         self._journal = journal
         self._rows = iter(rows)
+        self._ahead: deque[tuple[int, Row]] | None = deque() if looks_ahead else None
         self._concurrency = concurrency
         self._ordered = ordered
         self._notify = notify
@@ -119,11 +123,24 @@ class Batch:
             and len(self._running) + len(self._waiting) < room
         ):
             try:
-                index, row = next(self._rows)
+                index, row = self._ahead.popleft() if self._ahead else next(self._rows)
             except StopIteration:
                 self._is_exhausted = True
                 return
             self._start(index, row)
+        if self._ahead is not None and len(self._ahead) < min(self._concurrency, _MOST_AHEAD) // 2 + 1:
+            self._look_ahead(self._ahead)
+
+    def _look_ahead(self, ahead: deque[tuple[int, Row]]) -> None:
+        """Let the backend know of rows that start when others have ended."""
+        more = list(itertools.islice(self._rows, min(self._concurrency, _MOST_AHEAD)))
+        ahead.extend(more)
+        coming = [row for index, row in more if isinstance(row, Mapping | tuple) and not self._is_stored(index, row)]
+        if coming:
+            self._program.announce(coming)
+
+    def _is_stored(self, index: int, row: Row) -> bool:
+        return self._journal is not None and self._journal.find(index, row) is not None
 
     def _start(self, index: int, row: Row) -> None:
         args, kwargs = row_arguments(row, index)
@@ -358,7 +375,15 @@ def _batch(
     check_rows(rows)
     kept = _open_journal(program, rows, options.journal)
     numbered = _numbered(program, rows, options)
-    batch = Batch(program, numbered, options.limit_for(program), ordered=options.ordered, journal=kept, notify=notify)
+    batch = Batch(
+        program,
+        numbered,
+        options.limit_for(program),
+        ordered=options.ordered,
+        journal=kept,
+        notify=notify,
+        looks_ahead=isinstance(rows, Sequence),  # other rows may be long in coming
+    )
     try:
         with _bar(program, rows, options.progress) as bar:
             yield batch, bar

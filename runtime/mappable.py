@@ -93,6 +93,9 @@ class Mappable(ABC):
         """How the prompt of each row begins, as far as that is known without running anything."""
         return paths_by_values(rows)
 
+    def announce(self, rows: Sequence[Row]) -> None:  # noqa: B027  (nothing is known of a Python body)
+        """Tell the backend how the prompts of rows that start soon begin, as far as that is known."""
+
     @_keywords_checked
     def map(
         self,

@@ -17,12 +17,14 @@ from forktree.lang import ir
 from forktree.lang.program import Op
 from forktree.lang.program import Program as ProgramData
 from forktree.lang.sampling import Sampling, seeded_for
+from forktree.runtime import protocol
 from forktree.runtime.cursor import Cursor
 from forktree.runtime.data import follow, show, value_of_data
 from forktree.runtime.defaults import NoBackend, get_defaults
 from forktree.runtime.executor import get_executor
 from forktree.runtime.map import Row
 from forktree.runtime.mappable import Mappable
+from forktree.runtime.openings import branch_of, segment_of
 from forktree.runtime.options import Options
 from forktree.runtime.order import Path
 from forktree.runtime.ported import taken_sampling
@@ -135,6 +137,28 @@ class Program(ProgramData, Mappable):
             if isinstance(node, ir.Argument):
                 with contextlib.suppress(Exception):  # a row that does not fit fails when it starts
                     yield show(follow(given[node.name], node.path), node)
+
+    def announce(self, rows: Sequence[Row]) -> None:
+        """See `Mappable`: what is on the trunk before its first generation."""
+        backend = self._options.backend or get_defaults().backend()
+        expect = getattr(backend, "expect", None)
+        branches = [] if expect is None else [branch_of(self._opening(row)) for row in rows]
+        if expect is not None and (openings := [branch for branch in branches if branch is not None]):
+            get_executor().spawn(expect(openings))
+
+    def _opening(self, row: Row) -> Iterator[protocol.Segment]:
+        values = row if isinstance(row, tuple) else ()
+        given = row if isinstance(row, Mapping) else dict(zip(self.parameters, values, strict=False))
+        for branch, node in self.ops:
+            if isinstance(node, ir.Argument):
+                try:
+                    node = ir.Text(show(follow(given[node.name], node.path), node))
+                except Exception:  # a row that does not fit fails when it starts
+                    return
+            segment = segment_of(node) if branch == 0 else None
+            if segment is None:
+                return
+            yield segment
 
     @property
     def _options(self) -> Options:

@@ -131,6 +131,7 @@ class GenerateRequest:
         heal: withdraw the last token of the text before and generate its bytes again.
         sample_index: which of `n` samples this is; it keeps the samples of one seed apart.
         name: the variable that the output fills, for scripts, records and logs.
+        owner: the run that asks, by a number of its own in this process (`Hinted`). A hint, and no part of the request.
     """
 
     branch: Branch | None
@@ -140,6 +141,7 @@ class GenerateRequest:
     heal: bool = True
     sample_index: int = 0
     name: str | None = None
+    owner: int | None = field(default=None, compare=False, repr=False)
 
     @property
     def prompt(self) -> str:
@@ -206,13 +208,15 @@ class ScoreRequest:
     """Score every option as the continuation of one branch.
 
     `unconditional` asks also for each option's log-probabilities without the branch (after BOS, or after the
-    end-of-text token where the model has no BOS). `name` is the variable that the choice fills.
+    end-of-text token where the model has no BOS). `name` is the variable that the choice fills, and `owner` the run
+    that asks, as in `GenerateRequest`.
     """
 
     branch: Branch | None
     options: tuple[str, ...]
     unconditional: bool = False
     name: str | None = None
+    owner: int | None = field(default=None, compare=False, repr=False)
 
     @property
     def prompt(self) -> str:
@@ -281,7 +285,7 @@ class Backend(Protocol):
     Cancelling the task that iterates (or `aclose()` of the stream) cancels the work.
 
     A backend may offer further verbs; who asks looks whether they are there (`Planner`, `AtHand`,
-    `Scripted`).
+    `Scripted`, `Hinted`, `Pinning`).
     """
 
     @property
@@ -379,6 +383,48 @@ class Priced(Protocol):
     @property
     def prices(self) -> Mapping[str, float] | None:
         """Of a million tokens: "input", "output" and, where it differs, "cached_input"; None is not known."""
+        ...
+
+
+class Hinted(Protocol):
+    """What a backend with a cache may offer besides. Hints change what is computed again, never an answer.
+
+    What requests of a run (`owner`) left in the cache is worth keeping until that run ends: it will be continued.
+    """
+
+    def end_run(self, owner: int) -> None:
+        """A run is over. Called from any thread, for every run, whatever it asked; never waits."""
+        ...
+
+    async def expect(self, branches: Sequence[Branch]) -> None:
+        """Prompts that begin so will be asked for soon, in this order. Raises nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A prefix that stays in a backend's cache until `unpin`, or the end of a `with` block; dropping it unpins nothing.
+
+    Attributes:
+        num_tokens: that are kept.
+        unpin: lets them go; calling it twice is harmless.
+    """
+
+    num_tokens: int
+    unpin: Callable[[], None]
+
+    def __enter__(self) -> Pin:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.unpin()
+
+
+class Pinning(Protocol):
+    """What a backend may offer besides, where its cache is its own."""
+
+    async def pin_branch(self, branch: Branch) -> Pin:
+        """Compute a branch and keep it cached, whatever else is asked for. Raises EngineError: there is no room."""
         ...
 
 

@@ -39,6 +39,7 @@ class Run:
     """What the branches of one run share.
 
     Attributes:
+        number: tells the run from others, for the backend.
         at_hand: the backend's verb for answers that need no waiting, where it has one (`protocol.AtHand`).
         sampling: the run's defaults, or None.
         speculation: how it speculates; None is not at all.
@@ -51,6 +52,7 @@ class Run:
     __slots__ = (
         "_cancelled",
         "_corked",
+        "_end_run",
         "_idle_waiters",
         "_name_waiters",
         "_num_busy",
@@ -64,6 +66,7 @@ class Run:
         "failures",
         "lock",
         "name",
+        "number",
         "outcome",
         "parent",
         "recorder",
@@ -81,8 +84,10 @@ class Run:
         speculation: Speculation | None = None,
     ) -> None:
         self.executor = executor
+        self.number = executor.new_number()
         self.backend = backend
         self.at_hand: AnswerAtHand | None = getattr(backend, "answer_at_hand", None)
+        self._end_run: Callable[[int], None] | None = getattr(backend, "end_run", None)
         self.sampling = sampling
         self.name = name
         # Where the cache holds what a prompt begins with, calls of their own cost nothing more.
@@ -164,6 +169,8 @@ class Run:
             if self._num_busy:
                 return
             waiters, self._idle_waiters = self._idle_waiters, []
+        if self._end_run is not None:
+            self._end_run(self.number)
         for cursor in list(self.cursors.values()):
             cursor.feed.wake()
         for callback in waiters:

@@ -96,6 +96,10 @@ class EngineCore:
         return min(runner.max_context, runner.num_pages * runner.page_size + 1)
 
     @property
+    def page_size(self) -> int:
+        return self._memory.page_size
+
+    @property
     def hidden_size(self) -> int:
         """Values of an embedding. Raises UnsupportedError: the runner gives out no hidden states."""
         if not isinstance(self._runner, HiddenRunner):

@@ -136,6 +136,11 @@ class Engine:
         return self._core.max_tokens
 
     @property
+    def page_size(self) -> int:
+        """Tokens of a page of the pool."""
+        return self._core.page_size
+
+    @property
     def hidden_size(self) -> int:
         """Values of an embedding. Raises UnsupportedError: the runner gives out no hidden states."""
         return self._core.hidden_size
