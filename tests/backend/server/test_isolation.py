@@ -217,6 +217,17 @@ def test_a_step_takes_no_more_samples_than_a_request_may(http: TestClient) -> No
 # --- keys ------------------------------------------------------------------------------------------------------
 
 
+def test_every_route_but_four_needs_a_key() -> None:
+    tokenizer = Tokenizer(byte_level())
+    settings = Settings(model_names=("m",), api_keys=frozenset(["right"]))
+    app = build(fake_local(tokenizer, hashed(tokenizer)), settings)
+    with TestClient(app) as http:
+        asked = {(route.path, method) for route in app.routes for method in route.methods - {"HEAD"}}  # type: ignore[attr-defined]
+        is_open = {path for path, method in asked if http.request(method, path, json={}).status_code != 401}
+    assert len(asked) > 15
+    assert is_open == {"/health", "/ready", "/metrics", "/openapi.json"}
+
+
 @pytest.mark.parametrize("header", ["authorization", "x-api-key"])
 def test_no_log_at_any_level_has_a_key(wild_local: Local, caplog: pytest.LogCaptureFixture, header: str) -> None:
     settings = Settings(model_names=("wild",), api_keys=frozenset(["right-secret"]))
