@@ -157,7 +157,7 @@ def test_whatever_fails_for_a_while_changes_no_result(data: st.DataObject) -> No
             return len(batch.ids) > 1 and chance.random() < 0.5
 
     one = Driver(
-        Failing(num_pages=draw(st.integers(10, 30)), page_size=draw(st.sampled_from([1, 4]))),
+        Failing(num_pages=draw(st.integers(14, 30)), page_size=draw(st.sampled_from([1, 4]))),
         max_running=draw(st.integers(1, 4)),
         max_step_tokens=draw(st.integers(4, 20)),
         fixed_rows=8.0,
