@@ -247,5 +247,5 @@ def _read(path: Path) -> tuple[str, protocol.Capabilities, dict[str, deque[dict[
         return header["name"], wire.decode(header["capabilities"]), answers
     except FileNotFoundError as error:
         raise BackendError(f"{path} does not exist; record it with Replay({str(path)!r}, backend)") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise BackendError(f"{path} is not a recording: {error}") from error

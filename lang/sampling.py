@@ -137,9 +137,16 @@ def _check_range(name: str, value: float | None, low: float, high: float) -> Non
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{name} must be a number, not {value!r}")
-    if math.isnan(value) or math.isinf(value) or not low <= value <= high:
+    if not _is_finite(value) or not low <= value <= high:
         bound = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
-        raise ValueError(f"{name} must be {bound}, not {value!r}")
+        raise ValueError(f"{name} must be {bound}, not {value!r:.40}")
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def _strings(stop: object) -> tuple[str, ...] | None:
@@ -160,7 +167,7 @@ def _pairs(bias: Mapping[int, float] | Iterable[tuple[int, float]] | None) -> tu
     try:
         items = bias.items() if isinstance(bias, Mapping) else bias
         return tuple(sorted((int(token), float(value)) for token, value in items))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"logit_bias must be a dict from token id to a number, not {bias!r}") from None
 
 

@@ -83,7 +83,7 @@ def program_from_json(text: str, cls: type[ProgramT]) -> ProgramT:
 
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LanguageError(f"a program is JSON text: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise LanguageError(f"this JSON is not a program: its format is not {FORMAT!r}")
@@ -99,7 +99,7 @@ def program_from_json(text: str, cls: type[ProgramT]) -> ProgramT:
         sampling = Sampling(**document["sampling"]) if "sampling" in document else None
         speculation = Speculation(**document["speculation"]) if "speculation" in document else None
         return cls(str(document["name"]), parameters, tuple(ops), returns, sampling, speculation)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         raise LanguageError(f"this JSON is not a program: {type(error).__name__}: {error}") from error
 
 

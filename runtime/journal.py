@@ -230,11 +230,16 @@ def restore_state(run: Run, stored: tuple[str, str, str]) -> State:
 
 
 def restored_names(variables: str) -> dict[str, Value]:
-    """The variables that `store_state` kept, by name."""
-    return {name: _restored(kept) for name, kept in restore(variables).items()}
+    """The variables that `store_state` kept, by name. Raises LanguageError: they are not what it writes."""
+    stored = restore(variables)
+    if not isinstance(stored, dict):
+        raise LanguageError(f"stored variables are an object, not {type(stored).__name__}")
+    return {name: _restored(name, kept) for name, kept in stored.items()}
 
 
-def _restored(kept: dict[str, Any]) -> Value:
+def _restored(name: str, kept: Any) -> Value:
+    if not isinstance(kept, dict) or not _is_whole(kept):
+        raise LanguageError(f"the stored variable {name!r} cannot be read")
     value = Value()
     meta = kept["meta"] or Meta()
     if "incomplete" not in kept:
@@ -246,6 +251,11 @@ def _restored(kept: dict[str, Any]) -> Value:
 
     value.set_lazily(fail, meta)
     return value
+
+
+def _is_whole(kept: dict[str, Any]) -> bool:
+    is_cut = isinstance(kept.get("incomplete"), str) and isinstance(kept.get("text"), str)
+    return (is_cut or "value" in kept) and "meta" in kept and isinstance(kept["meta"], Meta | None)
 
 
 def fingerprint(value: Any) -> str:

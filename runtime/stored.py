@@ -15,7 +15,8 @@ import functools
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
@@ -30,8 +31,23 @@ def store(value: Any) -> str:
 
 
 def restore(text: str) -> Any:
-    """The inverse. Raises LanguageError when a class is not there any more, or its data does not fit it."""
-    return _decode(json.loads(text))
+    """The inverse.
+
+    Raises:
+        LanguageError: the text is not what `store` writes, a class is not there any more, or its data does not fit it.
+    """
+    with _unreadable("value"):
+        return _decode(json.loads(text))
+
+
+@contextmanager
+def _unreadable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except LanguageError:
+        raise
+    except Exception as error:  # the readers of dates, numbers and bytes have their own errors; so has deep nesting
+        raise LanguageError(f"a stored {what} cannot be read ({type(error).__name__}: {error})") from error
 
 
 _SPELLED: Mapping[type, tuple[str, Callable[[Any], str]]] = MappingProxyType(
@@ -165,8 +181,21 @@ def store_branch(branch: protocol.Branch | None) -> str:
 
 
 def restore_branch(text: str) -> protocol.Branch | None:
-    """The inverse: a fresh chain."""
+    """The inverse: a fresh chain. Raises LanguageError: the text is not what `store_branch` writes."""
     branch = None
-    for name, *arguments in json.loads(text):
-        branch = protocol.Branch(branch, _SEGMENTS[name](*map(_decode, arguments)))
+    with _unreadable("branch"):
+        for name, *arguments in json.loads(text):
+            segment = _SEGMENTS[name](*map(_decode, arguments))
+            for item in dataclasses.fields(segment):
+                _check_field(item, getattr(segment, item.name))
+            branch = protocol.Branch(branch, segment)
     return branch
+
+
+def _check_field(item: dataclasses.Field[Any], value: Any) -> None:
+    kinds = {"str": str, "bool": bool, "int": int, "bytes": bytes, "tuple[int, ...]": tuple}
+    is_sound = type(value) is kinds[str(item.type)]
+    if isinstance(value, tuple):
+        is_sound = is_sound and all(type(each) is int for each in value)
+    if not is_sound:
+        raise TypeError(f"{item.name} must be {item.type}, not {value!r:.40}")

@@ -279,7 +279,7 @@ class Derivatives:
         if term.is_live is None:
             match term.kind:
                 case Kind.CAT:
-                    term.is_live = self._is_live(term.args[0]) and self._is_live(term.args[1])
+                    self._settle_spine(term)
                 case Kind.ALT:
                     term.is_live = any(self._is_live(one) for one in term.args)
                 case Kind.REPEAT:
@@ -287,6 +287,16 @@ class Derivatives:
                 case _:
                     self._explore(term)
         return bool(term.is_live)
+
+    def _settle_spine(self, term: Term) -> None:
+        """A long text is a chain of pairs: walked, since there may be more of them than calls can be nested."""
+        spine = []
+        while term.kind is Kind.CAT and not term.is_plain and term.is_live is None:
+            spine.append(term)
+            term = term.args[1]
+        is_live = self._is_live(term)
+        for pair in reversed(spine):
+            is_live = pair.is_live = is_live and self._is_live(pair.args[0])
 
     def _explore(self, start: Term) -> None:
         """Breadth first for a text of an intersection; settles every state on the way to it, or all."""

@@ -181,6 +181,7 @@ class Terms:
     def _union(self, given: Sequence[Term], depth: int = 0) -> Term:
         by_tail: dict[Term, dict[Term, None]] = {}
         pending = list(given)
+        self.work.spend(len(pending) // 16)
         if len(pending) > _MANY_STACKS and depth < _MAX_MERGED:
             pending = self._joined_tails(pending, depth)
         pending.reverse()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,9 @@ _LLAMA_FIELDS = {
     "vocab_size",
 }
 """What a whole configuration of the family says; its other fields default to what `convert_config` takes."""
+
+
+_MAX_SIZE = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ def _read_plainly(path: Path) -> Any | None:
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     is_whole = isinstance(data, dict) and data.get("model_type") == "llama" and data.keys() >= _LLAMA_FIELDS
     return SimpleNamespace(**data) if is_whole else None
@@ -114,6 +118,15 @@ def _read_config(folder: Path) -> Any:
 
 def convert_config(config: Any, *, eos_ids: frozenset[int]) -> ModelConfig:
     """From transformers' configuration. Raises ModelError as `read_config` does."""
+    try:
+        converted = _convert(config, eos_ids)
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ModelError(f"the model's configuration is not sound: {error}") from error
+    _check_numbers(converted)
+    return converted
+
+
+def _convert(config: Any, eos_ids: frozenset[int]) -> ModelConfig:
     family = config.model_type
     if family not in FAMILIES:
         known = ", ".join(f"{name} ({what})" for name, what in FAMILIES.items())
@@ -140,6 +153,18 @@ def convert_config(config: Any, *, eos_ids: frozenset[int]) -> ModelConfig:
         tie_embeddings=bool(config.tie_word_embeddings),
         eos_ids=eos_ids,
     )
+
+
+def _check_numbers(config: ModelConfig) -> None:
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "q_heads", "kv_heads", "head_dim")
+    for name in (*sizes, "max_positions"):
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_SIZE:
+            raise ModelError(f"the model's configuration is not sound: {name} is {str(value)[:40]}")
+    rope = config.rope
+    for name, number in (("norm_eps", config.norm_eps), ("rope_theta", rope.theta), ("rope factor", rope.factor)):
+        if not isinstance(number, int | float) or not 0 < number < math.inf:
+            raise ModelError(f"the model's configuration is not sound: {name} is {str(number)[:40]}")
 
 
 def _refuse_variants(config: Any) -> None:
@@ -187,10 +212,11 @@ def _eos_ids(folder: Path, config: Any) -> frozenset[int]:
     if path.is_file():
         try:
             ids = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-        except ValueError as error:
-            raise ModelError(f"{path} is not JSON: {error}") from error
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise ModelError(f"{path} is no JSON object: {error}") from error
     if ids is None:
         ids = getattr(config, "eos_token_id", None)
-    if ids is None:
-        return frozenset()
-    return frozenset(ids) if isinstance(ids, list) else frozenset({ids})
+    listed = [] if ids is None else ids if isinstance(ids, list) else [ids]
+    if not all(isinstance(id, int) and not isinstance(id, bool) for id in listed):
+        raise ModelError(f"eos_token_id must be a token id or a list of them, not {str(ids)[:80]}")
+    return frozenset(listed)

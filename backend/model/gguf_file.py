@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from forktree.backend.model.gguf_header import check_header
 from forktree.lang.errors import ModelError
 
 if TYPE_CHECKING:
@@ -62,27 +63,31 @@ def convert_gguf(path: Path, folder: Path, *, on_progress: Progress | None = Non
     """Write `path` into `folder` (which exists) as config, tokenizer and fp32 `model.safetensors`.
 
     Raises:
-        ModelError: the file is not a GGUF file, is cut short, or holds an architecture that has no mapping.
+        ModelError: the file is not a GGUF file, is cut short or damaged, or holds an architecture that has no mapping.
+        OSError: the folder cannot be written.
     """
-    reader = _open(path)
+    check_header(path)
+    try:
+        _convert(path, folder, on_progress or (lambda done, total: None))
+    except (ModelError, OSError):
+        raise
+    except Exception as error:  # gguf, tokenizers and transformers raise many kinds over damaged files
+        raise ModelError(
+            f"{path} cannot be converted ({type(error).__name__}: {error}). It may be damaged: download it again."
+        ) from error
+
+
+def _convert(path: Path, folder: Path, on_progress: Progress) -> None:
+    from gguf import GGUFReader
+
+    reader = GGUFReader(str(path))
     fields = {name: field.contents() for name, field in reader.fields.items()}
     family = _family(path, fields)
     config = _config(family, fields, has_head=any(t.name == "output.weight" for t in reader.tensors))
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", _generation_config(fields))
     _write_tokenizer(path, folder, fields)
-    _write_weights(reader, folder, family, config, on_progress or (lambda done, total: None))
-
-
-def _open(path: Path) -> GGUFReader:
-    from gguf import GGUFReader
-
-    try:
-        return GGUFReader(str(path))
-    except (ValueError, IndexError, OSError, KeyError) as error:
-        raise ModelError(
-            f"{path} is not a readable GGUF file ({error}). It may be cut short: download it again."
-        ) from error
+    _write_weights(reader, folder, family, config, on_progress)
 
 
 def _family(path: Path, fields: dict[str, Any]) -> _Family:

@@ -49,7 +49,7 @@ def _too_long(max_bytes: int) -> ApiError:
 def parsed(data: bytes) -> Any:
     """JSON as a value. Raises ApiError: it is none, by RFC 8259, or it has text that is not Unicode."""
     try:
-        value = json.loads(data, parse_constant=_refuse_constant)
+        value = json.loads(data.decode("utf-8-sig"), parse_constant=_refuse_constant)  # strictly: no lone surrogates
         if _SURROGATE.search(data):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
