@@ -86,6 +86,8 @@ class _EngineCollector(Collector):
             ),
             "kv_cache_pages": ("pages of the pool", stats.pages_total),
             "kv_cache_pages_cached": ("pages of the radix tree", stats.pages_cached),
+            "kv_cache_pages_pinned": ("pages that pins keep", stats.pages_pinned),
+            "kv_tier_host_pages": ("pages held in host memory below the pool", stats.host_pages),
             "prefix_cache_hit_ratio": ("prompt tokens found in the cache, of all", stats.cached_tokens / (prompt or 1)),
         }
         for name, (what, value) in gauges.items():
@@ -99,6 +101,10 @@ class _EngineCollector(Collector):
             "accepted_tokens": ("guessed tokens that were drawn", stats.accepted_tokens),
             "engine_steps": ("forward passes", stats.num_steps),
             "kv_cache_pages_evicted": ("cached pages that gave way to others", stats.pages_evicted),
+            "kv_tier_pages_not_written": ("pages that the disk's writer was too busy for", stats.pages_not_written),
+            "kv_tier_pages_foreseen": ("pages brought up before anybody asked", stats.pages_foreseen),
+            "kv_tier_declined": ("times that computing was faster than loading", stats.num_declined),
+            "kv_tier_faults": ("pages that a lower tier could not move, or had unsound", stats.num_tier_faults),
             "grammar_cache_hits": ("constraints that were compiled already", grammars.num_found),
             "grammar_cache_misses": ("constraints that had to be compiled", grammars.num_made),
             "grammar_compile_seconds": ("time that compiling constraints took", grammars.seconds),
@@ -108,6 +114,25 @@ class _EngineCollector(Collector):
         }
         for name, (what, value) in counters.items():
             yield self._labelled(CounterMetricFamily(f"forktree:{name}", what, labels=["model"]), value)
+        yield from self._tiers(stats)
+
+    def _tiers(self, stats: EngineStats) -> Iterable[Metric]:
+        """What moved to the tiers below the pool and up from them."""
+        pages, bytes_ = (
+            CounterMetricFamily(f"forktree:kv_tier_{unit}", f"{unit} moved", labels=["model", "tier", "direction"])
+            for unit in ("pages", "bytes")
+        )
+        moved = {
+            ("host", "down"): (stats.pages_to_host, stats.bytes_to_host),
+            ("host", "up"): (stats.pages_from_host, stats.bytes_from_host),
+            ("disk", "down"): (stats.pages_to_disk, stats.bytes_to_disk),
+            ("disk", "up"): (stats.pages_from_disk, stats.bytes_from_disk),
+        }
+        for labels, (num_pages, num_bytes) in moved.items():
+            pages.add_metric([self._model, *labels], num_pages)
+            bytes_.add_metric([self._model, *labels], num_bytes)
+        yield pages
+        yield bytes_
 
     def _labelled(self, family: Metric, value: float) -> Metric:
         family.add_metric([self._model], value)  # type: ignore[attr-defined]

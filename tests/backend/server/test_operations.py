@@ -15,7 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from real_parts import assert_idle, let_cancelled_work_end
 from starlette.testclient import TestClient
 
+from forktree.backend.engine.stats import EngineStats
 from forktree.backend.local import Local
+from forktree.backend.server.metrics import Metrics
 
 CHAT: dict[str, Any] = {"model": "wild", "messages": [{"role": "user", "content": "Secret words"}], "max_tokens": 3}
 
@@ -148,6 +150,18 @@ def test_constraints_that_were_compiled_before_are_told_apart(http: TestClient) 
     assert (hits, misses) == (0, 1)
     assert seconds > 0
     assert grown("[ab]{3}c{17}") == [1, 0, 0]
+
+
+def test_what_tiers_moved_is_told_by_tier_and_direction() -> None:
+    stats = EngineStats(pages_from_disk=3, bytes_from_disk=300, pages_to_host=2, bytes_to_host=200, num_declined=4)
+    text = Metrics("m", lambda: stats, lambda: 0).text().decode()
+    for line in (
+        'forktree:kv_tier_pages_total{direction="up",model="m",tier="disk"} 3.0',
+        'forktree:kv_tier_bytes_total{direction="up",model="m",tier="disk"} 300.0',
+        'forktree:kv_tier_pages_total{direction="down",model="m",tier="host"} 2.0',
+        'forktree:kv_tier_declined_total{model="m"} 4.0',
+    ):
+        assert line in text
 
 
 def test_pages_that_give_way_are_counted(http: TestClient) -> None:
