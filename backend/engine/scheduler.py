@@ -22,7 +22,15 @@ has, at every level of the tree. Of a burst of requests each distinct token is c
 long as computing it would. A sequence that computes a pin waits for those before it that were promised its pages.
 
 *Age*: the oldest waiting sequence may be overtaken `max_overtakes` times; then nobody else is admitted before
-it. Every sequence becomes the oldest, so none starves.
+it. Every sequence becomes the oldest, so none starves: from the moment at which a request is the oldest that is live,
+it ends within
+
+    (max_overtakes + 2) x max_running x most_tokens   steps,        most_tokens = min(context, tokens of the pool + 1)
+
+whatever comes behind it. While it runs it is never preempted and computes a token in every step, which is one
+`most_tokens`. While it waits, at most `max_overtakes` others are admitted; between two admissions (and after the last)
+every step computes a token of somebody who runs, who have at most max_running x most_tokens between them, and once
+nobody runs it is admitted, since it fits. A prefix that comes from a disk is waited for besides, a bounded time.
 """
 
 from __future__ import annotations
