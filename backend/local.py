@@ -88,7 +88,7 @@ class Local:
         kv_tokens: tokens of the KV pool, 64 at least; None takes a share of the free memory.
         page_size: tokens of a page of the pool, a power of two; None is 16.
         max_running: most sequences computed at a time; None is 64.
-        cache_dir: a folder in which computed prompts outlive the process (docs/cache.md); on a CPU only.
+        cache_dir: a folder in which computed prompts outlive the process (docs/cache.md).
         cache_bytes: most bytes of that folder; None is 8 GiB.
         host_bytes: most bytes of evicted pages kept in memory beside the pool; None keeps none.
     Raises:
@@ -115,8 +115,6 @@ class Local:
         )
         check_count("cache_bytes", cache_bytes)
         check_count("host_bytes", host_bytes)
-        if device == "cuda" and (cache_dir is not None or host_bytes is not None):
-            raise ValueError("cache_dir and host_bytes are for device='cpu': pages of a GPU's pool are not moved yet")
         config = _engine_config(max_running)
         if cache_dir is not None:
             config = replace(config, cache_dir=os.fspath(cache_dir), fingerprint="unknown until the model is loaded")

@@ -125,9 +125,10 @@ class FolderSource:
         )
 
     def fingerprint(self, runner: Runner) -> str:
-        """Model files, precision, page size, and the processor and library that round as they do."""
+        """Model files, precision, page size, and the processor, device and library that round as they do."""
         model = (_sampled(self._resolved), self.dtype, self.quantize, runner.page_size)
-        return repr((*model, version("torch"), _processor(), _code_digest()))
+        device = getattr(runner, "device_name", "cpu")
+        return repr((*model, version("torch"), _processor(), device, _code_digest()))
 
     def _folder(self, report: Report | None) -> Path:
         from forktree.backend.model.store import resolve_model

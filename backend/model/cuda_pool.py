@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from forktree.backend.cache.kv_pool import KVLayout, copy_page
+from forktree.backend.cache.tiers import HeldPage
+from forktree.backend.model.cuda_pages import DevicePage, page_of_bytes, take_page
 from forktree.lang.errors import ModelError
 
 _SHARE_OF_FREE = 0.9
@@ -39,6 +41,15 @@ class DevicePool:
     def copy_page(self, source: int, target: int, num_tokens: int) -> None:
         """Copy the first `num_tokens` slots of a page, all layers, after what was launched before."""
         copy_page(self.k, self.v, source, target, num_tokens)
+
+    def read_page(self, page: int) -> DevicePage:
+        """Keys and values of a page as they are after what was launched before; the copy runs on."""
+        return take_page(self.k, self.v, page)
+
+    def write_page(self, page: int, data: HeldPage) -> None:
+        """Fill a page, before what is launched from now on. Raises ValueError: the data has another size."""
+        held = data if isinstance(data, DevicePage) else page_of_bytes(bytes(data), self.k)
+        held.put(self.k, self.v, page)
 
 
 def token_bytes(layout: KVLayout, dtype: torch.dtype) -> int:

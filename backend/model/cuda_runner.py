@@ -15,11 +15,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from forktree.backend.cache.tiers import HeldPage
 from forktree.backend.engine.messages import ForwardBatch, SampleRow, TokenInfo
 from forktree.backend.model.config import ModelConfig
 from forktree.backend.model.cuda_graphs import LADDERS, Capture, GraphLadder, Ladders, Size
 from forktree.backend.model.cuda_inputs import DrawBuffer, RowBuffer, StepPlanBuffer
 from forktree.backend.model.cuda_llama import DeviceModel, DeviceStep
+from forktree.backend.model.cuda_pages import DevicePage
 from forktree.backend.model.cuda_pool import DevicePool
 from forktree.backend.model.cuda_sampler import PendingDraws, begin_draws, is_plain
 from forktree.backend.model.runner import check_batch, places
@@ -222,6 +224,22 @@ class DeviceRunner:
 
     def copy_page(self, source: int, target: int, num_tokens: int) -> None:
         self._pool.copy_page(source, target, num_tokens)
+
+    def read_page(self, page: int) -> DevicePage:
+        """See `cache.tiers.PageMover`; waits for nothing."""
+        with torch.inference_mode():
+            return self._pool.read_page(page)
+
+    def write_page(self, page: int, data: HeldPage) -> None:
+        """See `cache.tiers.PageMover`; waits for nothing."""
+        with torch.inference_mode():
+            self._pool.write_page(page, data)
+
+    @property
+    def device_name(self) -> str:
+        """What rounds as it does."""
+        device = self._model.device
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
     # --- one pass ------------------------------------------------------------------------------------------
 
