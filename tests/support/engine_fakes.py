@@ -266,13 +266,16 @@ class Driver:
         self.core = EngineCore(runner, EngineConfig(**config))
         self.num_ids = 0
         self.listeners: list[Listener] = []
+        self.limits: list[int] = []  # most tokens that each request was promised
 
     def submit(self, ids: Sequence[int], listener: Listener | None = None, **fields: Any) -> Listener:
         listener = Listener() if listener is None else listener
         request = EngineRequest(ids=tuple(ids), on_event=listener, **fields)
-        self.core.add(self.core.make_sequence(self.num_ids, request))
+        seq = self.core.make_sequence(self.num_ids, request)
         self.num_ids += 1
         self.listeners.append(listener)
+        self.limits.append(seq.output_limit)
+        self.core.add(seq)
         return listener
 
     def step(self) -> bool:

@@ -189,6 +189,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.live: dict[int, Live] = {}
         self.known: list[tuple[int, ...]] = []
         self.may_fail: set[int] = set()
+        self.pinned: dict[int, tuple[int, ...]] = {}
         self.jobs: list[tuple[Future[Any], Callable[[], Any]]] = []
         self.is_full = False
         self.folder: Path | None = None
@@ -252,9 +253,10 @@ class EngineMachine(RuleBasedStateMachine):
         seed=st.integers(0, 3),
         kind=st.sampled_from(KINDS),
         namespace=st.sampled_from(["", "", "", "tenant"]),
+        owner=st.sampled_from([None, None, 1, 2]),
     )
-    def submit(self, ids: list[int], max_tokens: int, seed: int, kind: str, namespace: str) -> None:
-        self._submit(tuple(ids), max_tokens, seed, kind, namespace)
+    def submit(self, ids: list[int], max_tokens: int, seed: int, kind: str, namespace: str, owner: int | None) -> None:
+        self._submit(tuple(ids), max_tokens, seed, kind, namespace, owner)
 
     @precondition(lambda self: self.known or self.live)
     @counted(
@@ -270,18 +272,66 @@ class EngineMachine(RuleBasedStateMachine):
         for tail in tails:
             self._submit((*trunk, tail), max_tokens, seed, "plain", "")
 
-    def _submit(self, ids: tuple[int, ...], max_tokens: int, seed: int, kind: str, namespace: str) -> None:
+    @counted(ids=st.lists(st.integers(1, 2), min_size=1, max_size=12), max_tokens=st.sampled_from([0, 0, 0, 1]))
+    def pin(self, ids: list[int], max_tokens: int) -> None:
+        num = self.one.num_ids
+        try:
+            listener = self.one.submit(tuple(ids), is_pin=True, max_tokens=max_tokens)
+        except ContextLengthError:
+            assert len(ids) > self._room(())
+        except EngineError:
+            assert self._num_pinned + len(ids) // self.page_size > 0.75 * self.num_pages - 1
+        except ValueError:
+            assert max_tokens or len(ids) < self.page_size
+        else:
+            self.live[num] = Live(listener, tuple(ids), "pin", 0, 0)
+            self.pinned[num] = tuple(ids)
+
+    @precondition(lambda self: self.pinned)
+    @counted(data=st.data())
+    def unpin(self, data: Any) -> None:
+        num = data.draw(st.sampled_from(sorted(self.pinned)))
+        self._unpin(num)
+
+    def _unpin(self, num: int) -> None:
+        self.one.core.unpin(num)
+        del self.pinned[num]
+        live = self.live.pop(num, None)
+        assert live is None or isinstance(live.listener.error, RunCancelledError)
+
+    @counted(owner=st.sampled_from([1, 2]))
+    def end_run(self, owner: int) -> None:
+        self.one.core.end_run(owner)
+
+    @counted(prompts=st.lists(st.lists(st.integers(1, 2), max_size=12), max_size=3))
+    def expect(self, prompts: list[list[int]]) -> None:
+        self.one.core.expect("", [tuple(ids) for ids in prompts])
+
+    @property
+    def _num_pinned(self) -> int:
+        return self.one.core.stats().pages_pinned
+
+    def _room(self, ids: tuple[int, ...]) -> int:
+        """Tokens that a request may surely count on."""
+        return (self.num_pages - self._num_pinned) * self.page_size
+
+    def _submit(
+        self, ids: tuple[int, ...], max_tokens: int, seed: int, kind: str, namespace: str, owner: int | None = None
+    ) -> None:
         fields, num = fields_of(kind, max_tokens, seed), self.one.num_ids
         listener = BadListener() if kind == "bad listener" else None
         try:
-            listener = self.one.submit(ids, listener, namespace=namespace, **fields)
+            listener = self.one.submit(ids, listener, namespace=namespace, owner=owner, **fields)
         except ContextLengthError:
             trie = fields.get("continuations")
             num_tokens = len(ids) + (0 if trie is None else len(lay_out(trie, len(ids)).tokens))
-            assert num_tokens > self.pool_tokens or num_tokens + min(1, max_tokens) > MAX_CONTEXT
+            assert num_tokens > self._room(ids) or num_tokens + min(1, max_tokens) > MAX_CONTEXT
             return
         if kind != "continuations":
-            max_tokens = min(max_tokens, self.pool_tokens - len(ids) + 1, MAX_CONTEXT - len(ids))
+            most = min(max_tokens, self.pool_tokens - len(ids) + 1, MAX_CONTEXT - len(ids))
+            least = min(max_tokens, self._room(ids) - len(ids) + 1, MAX_CONTEXT - len(ids))
+            max_tokens = self.one.limits[num]
+            assert least <= max_tokens <= most
         self.live[num] = Live(listener, ids, kind, max_tokens, seed)
 
     @property
@@ -298,6 +348,7 @@ class EngineMachine(RuleBasedStateMachine):
     def cancel(self, data: Any) -> None:
         num = data.draw(st.sampled_from(sorted(self.live)))
         self.one.core.cancel(num)
+        self.pinned.pop(num, None)
         assert isinstance(self.live.pop(num).listener.error, RunCancelledError)
 
     @precondition(lambda self: any(len(live.listener.events) for live in self.live.values()))
@@ -340,7 +391,17 @@ class EngineMachine(RuleBasedStateMachine):
         self.one.drain()
         self._settle()
         assert not self.live
-        self.one.check_idle()
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        if not self.pinned:
+            self.one.check_idle()
+            return
+        stats = self.one.core.stats()
+        assert stats.kv_tokens_used == stats.pages_pinned * self.page_size
+        for ids in self.pinned.values():
+            num_whole = len(ids) // self.page_size * self.page_size
+            assert self.one.core.count_cached([ids]) >= [num_whole]
 
     # --- the cache -------------------------------------------------------------------------------------------------
 
@@ -411,6 +472,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.one.core.close()
         self._run_jobs()
         self.live.clear()
+        self.pinned.clear()
         self._start()
 
     # --- what always holds -----------------------------------------------------------------------------------------
@@ -421,15 +483,18 @@ class EngineMachine(RuleBasedStateMachine):
             return
         self.one.core.check()
         if not self.live:
-            self.one.check_idle()
+            self._check_idle()
         for live in self.live.values():
-            if live.kind not in ("continuations", "score"):
+            if live.kind not in ("continuations", "score", "pin"):
                 assert live.reference[1].startswith(live.listener.text)
 
     def teardown(self) -> None:
         try:
             if hasattr(self, "one"):
                 self.drain()
+                for num in list(self.pinned):
+                    self._unpin(num)
+                self._check_idle()
                 self.one.core.flush()
                 assert self.one.core.stats().pages_free == self.num_pages
                 self.one.core.close()
@@ -446,6 +511,9 @@ class EngineMachine(RuleBasedStateMachine):
             if isinstance(last, Failed):
                 assert isinstance(last.error, EngineError)
                 assert num in self.may_fail or live.kind == "bad constraint", last.error
+                self.pinned.pop(num, None)
+                continue
+            if live.kind == "pin":
                 continue
             for name in COMPARED:
                 assert getattr(last, name) == getattr(live.reference[0], name), name

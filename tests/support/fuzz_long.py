@@ -80,7 +80,7 @@ def main() -> None:
             with contextlib.suppress(Exception):  # what is loaded at the first use is not the input's doing
                 target.accepts(target.seeds[0])
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + _ROOM_BYTES, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_AS, (used + _ROOM_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
         started_s = time.monotonic()
         num_faults = sum(fuzz(target, arguments.seconds / len(targets)) for target in targets)
         print(f"{len(targets)} targets in {time.monotonic() - started_s:.0f} s; {num_faults} faults")
