@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from forktree.lang.errors import ForktreeError
 
-LIMIT_S = 20.0  # for one input; what is counted in steps ends long before
+LIMIT_S = 20.0  # of the processor's time for one input; what is counted in steps ends long before
+_SILENCE_S = 10 * LIMIT_S  # for one that waits and computes nothing
 
 
 class Hang(BaseException):
@@ -58,18 +59,22 @@ class Target:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raises Hang in the main thread when the time is over."""
+    """Raises Hang in the main thread when so much processor time is over."""
 
     def stop(*_: Any) -> None:
         raise Hang(f"an input took longer than {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    timers = [(signal.SIGPROF, signal.ITIMER_PROF, seconds), (signal.SIGALRM, signal.ITIMER_REAL, _SILENCE_S)]
+    before = [(number, signal.signal(number, stop)) for number, _, _ in timers]
+    for _, timer, limit in timers:
+        signal.setitimer(timer, limit)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for _, timer, _ in timers:
+            signal.setitimer(timer, 0)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------
