@@ -1,6 +1,6 @@
 # The front door. Everything runs in the current Python environment.
 
-.PHONY: setup check format test test-long golden bench bench-grammar gpu-report walks load independent demo clean
+.PHONY: setup check format test test-long machine-long fuzz soak golden bench bench-grammar gpu-report walks load independent demo clean
 
 setup:  ## install the package with what tests and checks need, and the pre-commit hooks
 	pip install -e '.[dev]'
@@ -21,6 +21,15 @@ test:  ## the ordinary tests
 
 test-long:  ## the tests that take minutes
 	pytest -m slow --timeout 3600 $(TARGET)
+
+machine-long:  ## the stateful machine over the engine, for SECONDS (300)
+	python tests/support/machine_long.py --seconds $(or $(SECONDS),300) $(ARGS)
+
+fuzz:  ## every parser of untrusted input, for SECONDS (300)
+	python tests/support/fuzz_long.py --seconds $(or $(SECONDS),300) $(ARGS)
+
+soak:  ## an hour of programs over a pool that holds a fraction of them; a table and a verdict. MINUTES=60
+	OMP_NUM_THREADS=1 nice python -m forktree.benchmarks.soak --minutes $(or $(MINUTES),60) $(ARGS)
 
 golden:  ## rewrite the golden files; read the diff before you commit it
 	pytest tests --update-golden -q -k golden
