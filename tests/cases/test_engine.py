@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import itertools
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_fakes import Driver, FakeRunner
 from real_parts import assert_idle
+from starlette.testclient import TestClient
 
 import forktree as ft
+from forktree.backend.engine.messages import SamplerParams
 from forktree.backend.local import Local
+from forktree.backend.server.app import build
+from forktree.backend.server.settings import Settings
 
 pytestmark = pytest.mark.model
 
@@ -118,6 +124,64 @@ def test_a_bad_constraint_fails_its_own_row_and_changes_no_other(wild: Local, co
     assert isinstance(bad.error, error)
     assert re.search(words, str(bad.error)), bad.error
     assert bad.value is None
+
+
+FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "words"),
+    [
+        ({"response_format": {**FORM, "json_schema": {"name": "n", "schema": "not json"}}}, "schema"),
+        ({"response_format": {**FORM, "json_schema": {"name": "n", "schema": {"type": "strng"}}}}, "strng"),
+        ({"regex": "a(b"}, "position 1"),
+        ({"grammar": "start: nope"}, "nope"),
+        ({"response_format": {**FORM, "json_schema": {"name": "n", "schema": {"$ref": "#/$defs/no"}}}}, r"\$ref"),
+        ({"response_format": FORM, "regex": "a"}, "regex"),
+    ],
+    ids=["no_schema", "unknown_type", "open_group", "grammar", "lost_reference", "two_at_once"],
+)
+def test_a_bad_constraint_is_a_400_while_others_are_answered(wild: Local, constraint, words) -> None:
+    with TestClient(build(wild, Settings(model_names=("m",)))) as http:
+
+        def ask(**fields: Any) -> Any:
+            body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "temperature": 0, "max_tokens": 20}
+            return http.post("/v1/chat/completions", json=body | fields)
+
+        alone = ask().json()["choices"]
+        wild.flush_cache()
+        with ThreadPoolExecutor(3) as pool:
+            first, bad, last = pool.map(lambda fields: ask(**fields), ({}, constraint, {}))
+    assert first.json()["choices"] == last.json()["choices"] == alone
+    assert bad.status_code == 400
+    assert re.search(words, bad.json()["error"]["message"]), bad.text
+
+
+# --- penalties ---------------------------------------------------------------------------------------------------
+
+A, B, C, OTHER = range(4)
+PENALTIES = [
+    (SamplerParams(frequency_penalty=1.5), (A, B, C, A, B, C)),
+    (SamplerParams(presence_penalty=2.0), (A, B, C, A, A, A)),
+    (SamplerParams(repetition_penalty=1.3), (C, A, A, A, A, A)),  # "aaab" brought a to 0.92 and b to 0.85; c to 0.77
+    (SamplerParams(repetition_penalty=1.0, frequency_penalty=0.0), (A, A, A, A, A, A)),
+]
+
+
+@pytest.mark.parametrize("num_pages", [30, 6], ids=["room for all", "preemption"])
+def test_penalties_count_a_requests_own_tokens_whoever_runs_beside_it(num_pages: int) -> None:
+    """Expected by hand from constant logits: 1.2 for a, 1.1 for b, 1.0 for c."""
+    logits = {A: 1.2, B: 1.1, C: 1.0, OTHER: -5.0}
+    runner = FakeRunner(num_pages=num_pages, page_size=4, vocab=4, logit=lambda history, token: logits[token])
+    one = Driver(runner, headroom_tokens=0, max_running=8)
+    asked = []
+    for params, expected in PENALTIES:
+        asked.append((one.submit([A, A, A, B], max_tokens=6, params=params), expected))
+        one.submit([OTHER, B, C] * 4, max_tokens=2, params=SamplerParams(frequency_penalty=2.0))  # a longer neighbour
+        one.step()
+    one.drain()
+    assert [listener.finished.ids for listener, _ in asked] == [expected for _, expected in asked]
+    assert (one.core.stats().num_preemptions > 0) == (num_pages == 6)
 
 
 def test_a_pattern_with_a_needless_escape_is_kept_and_not_ignored(wild: Local) -> None:
