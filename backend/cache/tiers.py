@@ -116,7 +116,7 @@ class Tiers:
         self._looker = ThreadPoolExecutor(1, thread_name_prefix="forktree-kv-look")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="forktree-kv-read")
         self._fetches: dict[int, _Fetch] = {}
-        self._asked: set[int] = set()  # for whom the decision has been made, until they are filled
+        self._asked: set[int] = set()  # for whom the decision has been made
         self._paths: dict[int, list[bytes]] = {}  # addresses of a request's pages
         self._unwritten: dict[bytes, HeldPage] = {}
         self._num_unwritten_bytes = 0
@@ -209,7 +209,7 @@ class Tiers:
     # --- up ------------------------------------------------------------------------------------------------
 
     def fetch(self, id: int, namespace: str, ids: list[int], first_page: int, num_tokens: int) -> None:
-        """Have the pages from `first_page` on read for `id`, where that pays; decided once until `fill`."""
+        """Have the pages from `first_page` on read for `id`, where that pays; decided once until `let_go`."""
         if self._disk is None or id in self._asked:
             return
         missing = [a for a in self._addresses(id, namespace, ids, num_tokens)[first_page:] if a not in self._host]
@@ -288,8 +288,7 @@ class Tiers:
         self, id: int, namespace: str, ids: list[int], first_page: int, num_tokens: int, targets: list[int]
     ) -> int:
         """Write the sequence's pages from `first_page` on, within `num_tokens`, into `targets`; returns how many."""
-        read = self._pages_of(self._fetches.pop(id, None))
-        self._asked.discard(id)
+        read = self._pages_of(self._fetches.get(id))
         if not self._host and not read:
             return 0
         found: list[tuple[bytes, HeldPage]] = []
@@ -326,9 +325,13 @@ class Tiers:
         return len(found)
 
     def leave(self, id: int) -> None:
-        """A request has ended, or nobody expects it any more: what was read for it alone is dropped."""
-        self._asked.discard(id)
+        """A request has ended, or nobody expects it any more: nothing is kept for it."""
         self._paths.pop(id, None)
+        self.let_go(id)
+
+    def let_go(self, id: int) -> None:
+        """What was read for a request alone is dropped; it may ask again."""
+        self._asked.discard(id)
         fetch = self._fetches.pop(id, None)
         if fetch is None or fetch in self._fetches.values():
             return

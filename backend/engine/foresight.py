@@ -26,6 +26,7 @@ _MOST_RECURRING = 16  # brought up in one spell of idleness
 _MOST_BORDERS = 16  # noted of one request, the deepest first
 _PART = 4  # of the pool: a quarter may be taken from what was used longest ago
 _PAUSE_S = 0.005
+_BIT = 16  # pages at a time, so that a request that comes meanwhile waits for milliseconds
 _NOTES_EVERY = 256  # requests
 
 
@@ -102,8 +103,9 @@ class Foresight:
             if self._coming is None:
                 self._coming = self._begin(self._todo.popleft())
             elif self._tiers.is_up(self._coming.id, can_wait=False):
-                coming, self._coming = self._coming, None
-                self._bring_up(coming)
+                if not self._bring_up(self._coming):
+                    self._settle(self._coming.prefix)
+                    self._coming = None
                 return 0.0
             else:
                 return _PAUSE_S
@@ -130,21 +132,23 @@ class Foresight:
         if id is not None:
             self._tiers.leave(id)
 
-    def _bring_up(self, coming: _Coming) -> None:
+    def _bring_up(self, coming: _Coming) -> bool:
+        """Fill some of the pages that are lacking; False if that were the last, or there is no more to be had."""
         size = self._tree.page_size
         namespace, ids = coming.prefix.namespace, list(coming.prefix.ids)
         num_tokens = len(ids) // size * size
         found = self._tree.acquire(namespace, ids, num_tokens)
         num_found = len(found.pages)
-        fresh = self._take(num_tokens // size - num_found)
+        num_missing = num_tokens // size - num_found
+        fresh = self._take(min(num_missing, _BIT))
         num_filled = self._tiers.fill(coming.id, namespace, ids, num_found, num_tokens, fresh)
         self._allocator.free(fresh[num_filled:])
         if num_filled:
             pages = [*found.pages, *fresh[:num_filled]]
             self._tree.insert(namespace, ids, len(pages) * size, pages, num_found)
         self._tree.release(found.node)
-        self._settle(coming.prefix)
         self.num_pages += num_filled
+        return 0 < num_filled == len(fresh) < num_missing
 
     def _take(self, num_pages: int) -> list[int]:
         """Free pages, or those of what was used longest ago; as many as may be had, and no more than these."""

@@ -197,7 +197,8 @@ class Engine:
 
     def _receive(self) -> bool:
         """Carry out what has arrived, parked until something has; False when it is time to stop."""
-        self._prepare()
+        if self._lingers_in_vain():
+            self._prepare()
         with self._wake:
             if not self._is_wanted():
                 self._park()
@@ -211,6 +212,11 @@ class Engine:
                 raise
         return not is_closing
 
+    def _lingers_in_vain(self) -> bool:
+        """Nothing is to be done, nor soon."""
+        with self._wake:
+            return not self._is_wanted() and not self._wake.wait_for(self._is_wanted, _LINGER_S)
+
     def _prepare(self) -> None:
         """With nothing to do, bring up what is likely to be asked for, until somebody asks."""
         while not self._is_wanted() and (pause_s := self._core.prepare()) is not None:
@@ -222,8 +228,6 @@ class Engine:
 
     def _park(self) -> None:
         """Wait until there is something to do; `_wake` is held. Whoever computes meanwhile is left alone soon."""
-        if self._wake.wait_for(self._is_wanted, _LINGER_S):
-            return
         switch_interval().restore()
         try:
             self._wake.wait_for(self._is_wanted)

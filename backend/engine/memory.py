@@ -150,6 +150,7 @@ class KVMemory:
         if self.tiers is None:
             return False
         num_pages = self.tiers.fill(seq.id, seq.request.namespace, seq.ids, seq.num_shared, seq.cacheable, fresh)
+        self.tiers.let_go(seq.id)
         seq.num_computed += num_pages * self.page_size
         if num_pages:
             self.share(seq)
