@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -32,6 +33,7 @@ _NUM_REVIEWS, _NUM_LATER = 3, 5
 
 def main() -> None:
     args = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     levels = [int(level) for level in args.clients.split(",")]
     for part in args.parts.split(","):
         print(f"\n{part}\n", flush=True)
@@ -151,7 +153,7 @@ def _engine() -> Iterator[Contestant]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,
+        process_group=0,
     )
     assert process.stdin is not None
     assert process.stdout is not None

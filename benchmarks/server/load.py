@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import signal
 import sys
 import time
 from collections import Counter
@@ -21,9 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forktree.benchmarks.server import servers
-from forktree.benchmarks.server.mischief import DEEDS, Deed, Target, Wrong, ask, look
+from forktree.benchmarks.server.mischief import DEEDS, Deed, Target, Wrong, ask, huge_prompt, look
 
 _NUM_TOLD = 20
+_NUM_PLACES = 128  # of `Settings.max_running`
 _CONNECTION_LOST = (ConnectionError, asyncio.IncompleteReadError)
 
 
@@ -177,6 +179,16 @@ async def _under_attack(
     return tally, samples
 
 
+async def _warm(target: Target, num_clients: int) -> None:
+    """What first requests bring in, and memory that is taken once: every page, each thread's for its longest prompt."""
+    await leftovers(target, num_places=_NUM_PLACES)
+    whole = {"model": target.model, "prompt": "word " * (target.context - 300), "max_tokens": 1}
+    await ask(target, "/v1/completions", whole)
+    chances = [random.Random(number) for number in range(num_clients)]
+    await asyncio.gather(*(huge_prompt(target, chance) for chance in chances))
+    await attack(target, num_clients=num_clients, goes_on=lambda count: count < 1)
+
+
 def _report(tally: Tally, samples: list[Sample], after: Sample, left: list[str], args: argparse.Namespace) -> list[str]:
     """Prints what happened; returns what is wrong."""
     settled = samples[len(samples) // 3 :]
@@ -210,11 +222,12 @@ def main() -> int:
     parser.add_argument("--model", default=servers.MODEL)
     parser.add_argument("--kv-tokens", type=int, default=8192)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server is ended
     with servers.started(servers.forktree("--kv-tokens", str(args.kv_tokens), model=args.model)) as server:
         target = Target(server.url, server.model, args.kv_tokens, num_long=600)
-        asyncio.run(leftovers(target, num_places=128))  # what a first request brings in
+        asyncio.run(_warm(target, args.clients))
         tally, samples = asyncio.run(_under_attack(server, target, args))
-        left = asyncio.run(leftovers(target, num_places=128))
+        left = asyncio.run(leftovers(target, num_places=_NUM_PLACES))
         wrong = _report(tally, samples, sample(server.pid, 0.0), left, args)
     print("\nwrong: " + ("nothing" if not wrong else f"{len(wrong)} answers and leftovers"))
     print("\n".join(wrong[:_NUM_TOLD]))

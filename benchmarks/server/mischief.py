@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 _WORDS = ("harbour", "opened", "bridge", "before", "snow", "nobody", "village", "counted", "boats", "noon")
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 300.0
 _PAUSE_S = 0.3
 
 

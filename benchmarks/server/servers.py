@@ -141,7 +141,7 @@ def started(kind: Kind, python: str | None = None) -> Iterator[Serving]:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                process_group=0,
             )
         try:
             url = f"http://127.0.0.1:{port}"
