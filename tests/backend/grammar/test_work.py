@@ -11,6 +11,7 @@ from grammar_walks import TOY
 
 from forktree.backend.grammar import derivatives, masks, specs
 from forktree.backend.grammar.constraints import Choices, Constraint, Grammar, Regex, Schema
+from forktree.backend.grammar.terms import Terms
 from forktree.backend.grammar.work import COMPILE_STEPS, Work
 from forktree.lang.errors import ConstraintError
 
@@ -193,3 +194,12 @@ def test_other_threads_go_on_while_a_constraint_is_compiled_and_the_message_name
     thread.join()
     assert done.is_set()
     assert ticks
+
+
+def test_each_operand_of_a_union_counts_although_it_makes_no_term() -> None:
+    terms = Terms()
+    operands = [terms.literal(f"{at}") for at in range(3_200)]
+    union = terms.alt(operands)
+    with terms.work.limited(150), pytest.raises(ConstraintError, match="explodes"):
+        terms.alt([*operands[1:], operands[0]])  # the same union again
+    assert terms.alt([*operands[2:], *operands[:2]]) is union
