@@ -22,26 +22,24 @@ from forktree.backend.engine.batch import BranchScores, HiddenRows, ScoreRows, S
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.costs import make_costs
 from forktree.backend.engine.inspect import CachedNode, StepRecord, cached_tree
+from forktree.backend.engine.live import LiveRequests
 from forktree.backend.engine.masks_ahead import MasksAhead
 from forktree.backend.engine.memory import KVMemory, make_tiers
 from forktree.backend.engine.messages import (
     EngineRequest,
-    Event,
-    Failed,
-    Finished,
     HiddenRunner,
     Runner,
     SampleRow,
     TokenInfo,
 )
-from forktree.backend.engine.output import Ending, end_of_constraint, finish, sample_row, take_forced, take_token
+from forktree.backend.engine.output import Ending, end_of_constraint, sample_row, take_forced, take_token
 from forktree.backend.engine.passes import Passes
 from forktree.backend.engine.request import Phase, Sequence, make_sequence
 from forktree.backend.engine.scheduler import Chunk, Scheduler, StepPlan
 from forktree.backend.engine.speculation import Speculator, count_standing
-from forktree.backend.engine.splitting import is_out_of_memory, split_chunks
+from forktree.backend.engine.splitting import split_chunks
 from forktree.backend.engine.stats import EngineStats
-from forktree.lang.errors import ContextLengthError, EngineError, ForktreeError, RunCancelledError, UnsupportedError
+from forktree.lang.errors import ContextLengthError, EngineError, UnsupportedError
 
 _log = logging.getLogger(__name__)
 _NUM_RECORDED_STEPS = 1024
@@ -73,10 +71,8 @@ class EngineCore:
         self._config = config
         self._overlapped = runner if isinstance(runner, AheadRunner) and config.max_draft == 0 else None
         self._flight: Flight | None = None
-        self._live: dict[int, Sequence] = {}
-        self._is_silent = False
+        self._live = LiveRequests(self._scheduler, self._memory, self._speculator)
         self._num_steps = self._prefill_tokens = self._decode_tokens = self._forced_tokens = 0
-        self._num_finished = self._num_failed = 0
         self._timeline: deque[StepRecord] = deque(maxlen=_NUM_RECORDED_STEPS)
 
     @property
@@ -131,7 +127,7 @@ class EngineCore:
 
     def add(self, seq: Sequence) -> None:
         """Queue a sequence that `make_sequence` made."""
-        self._live[seq.id] = seq
+        self._live.add(seq)
         self._scheduler.add(seq)
         self._memory.look_ahead(seq)
         if self._memory.foresight is not None:
@@ -143,20 +139,17 @@ class EngineCore:
         try:
             outcome = take_forced(seq)
         except Exception as error:
-            self._fail(seq, "the constraint failed", error)
+            self._live.fail_at(seq, "the constraint failed", error)
             return
         self._forced_tokens += len(seq.output_ids)
         if isinstance(outcome, Ending):
-            self._finish(seq, outcome)
+            self._live.finish(seq, outcome)
         elif outcome.tokens:
-            self._tell(seq, outcome)
+            self._live.tell(seq, outcome)
 
     def cancel(self, id: int) -> None:
-        """End a request with `RunCancelledError`; what it computed stays cached. Unknown ids are ignored:
-        the request may have ended while the wish was under way."""
-        seq = self._live.get(id)
-        if seq is not None:
-            self._close(seq, Failed(RunCancelledError("the request was cancelled")))
+        """See `LiveRequests.cancel`."""
+        self._live.cancel(id)
 
     def unpin(self, id: int) -> None:
         """Let a pinned prefix go, or the request that computes it. Unknown ids are ignored, as by `cancel`."""
@@ -206,33 +199,16 @@ class EngineCore:
         self._memory.drop()
 
     def silence(self, make_error: Callable[[], BaseException]) -> None:
-        """End every request from another thread, since the core's own does not come back. If it does, nobody hears of
-        it; whoever is being told something at this moment may hear two ends."""
-        self._is_silent = True
-        for seq in list(self._live.values()):
-            self._call(seq, Failed(make_error()))
+        """See `LiveRequests.silence`; from another thread."""
+        self._live.silence(make_error)
 
     def refuse(self, seq: Sequence, error: BaseException) -> None:
-        """End a sequence that was not added, and touch nothing else: the engine may be broken."""
-        if seq.phase is Phase.DONE or seq.id in self._live:  # adding it went wrong half-way
-            return
-        seq.phase = Phase.DONE
-        self._num_failed += 1
-        if seq.request.is_pin:
-            self._memory.pins.drop(seq.id)
-        self._tell(seq, Failed(error))
+        """See `LiveRequests.refuse`."""
+        self._live.refuse(seq, error)
 
     def abandon(self, make_error: Callable[[], BaseException]) -> None:
-        """End every request with an error of its own, for the last time: whatever else is broken, all are told."""
-        for seq in list(self._live.values()):
-            try:
-                self._scheduler.abort(seq)
-                self._memory.leave(seq)
-            except Exception:
-                _log.exception("the pages of request %d are lost", seq.id)
-            del self._live[seq.id]
-            self._num_failed += 1
-            self._tell(seq, Failed(make_error()))
+        """See `LiveRequests.abandon`."""
+        self._live.abandon(make_error)
 
     def step(self) -> bool:
         """Compute one batch; False if there was nothing to do."""
@@ -296,7 +272,7 @@ class EngineCore:
             what = f"{type(error).__name__}: {error}"
             _log.warning("a forward pass over %d sequences failed; trying smaller ones (%s)", len(part), what)
         else:
-            self._fail_pass(part[0].seq, error)
+            self._live.fail_pass(part[0].seq, error)
         return smaller
 
     def _deliver(self, plan: StepPlan, batch: StepBatch, logits: Any, hidden: Any | None) -> None:
@@ -349,15 +325,15 @@ class EngineCore:
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
             num_preemptions=scheduler.num_preemptions,
-            num_finished=self._num_finished,
-            num_failed=self._num_failed,
+            num_finished=self._live.num_finished,
+            num_failed=self._live.num_failed,
         )
 
     def check(self) -> None:
         """Assert every invariant of pages, locks and queues. For tests and debugging; O(cache)."""
         self._memory.check(self._scheduler.running)
         scheduler = self._scheduler
-        assert sorted(self._live) == sorted(seq.id for seq in (*scheduler.running, *scheduler.waiting))
+        assert sorted(self._live.ids) == sorted(seq.id for seq in (*scheduler.running, *scheduler.waiting))
         for seq in scheduler.waiting:
             assert not seq.pages
             assert seq.lock is None
@@ -391,7 +367,7 @@ class EngineCore:
             except Exception as error:
                 lost.add(target)
                 for seq in [seq for seq in plan.sequences if target in seq.pages]:
-                    self._fail_pass(seq, error)
+                    self._live.fail_pass(seq, error)
 
     def _forward(self, batch: StepBatch) -> tuple[Any, Any | None]:
         """Logits, and final hidden states where somebody asks for them."""
@@ -417,7 +393,7 @@ class EngineCore:
                 rows = range(first_row, first_row + len(tokens))
                 seq.prompt_logprobs += self._runner.gather_logprobs(logits, rows, tokens)
             except Exception as error:
-                self._fail(seq, "log-probabilities could not be computed", error)
+                self._live.fail_at(seq, "log-probabilities could not be computed", error)
 
     def _deliver_branch_scores(self, logits: Any, scores: list[BranchScores]) -> None:
         for seq, rows, nodes, tokens in scores:
@@ -428,7 +404,7 @@ class EngineCore:
                 for node, logprob in zip(nodes, found, strict=True):
                     seq.continuation_logprobs[node] = logprob
             except Exception as error:
-                self._fail(seq, "log-probabilities could not be computed", error)
+                self._live.fail_at(seq, "log-probabilities could not be computed", error)
 
     def _deliver_hidden(self, hidden: Any, wanted: list[HiddenRows]) -> None:
         for seq, rows in wanted:
@@ -438,7 +414,7 @@ class EngineCore:
                 seq.hidden_total = self._embedder.add_hidden(seq.hidden_total, hidden, rows)
                 seq.num_hidden += len(rows)
             except Exception as error:
-                self._fail(seq, "hidden states could not be read", error)
+                self._live.fail_at(seq, "hidden states could not be read", error)
 
     def _draft(self, plan: StepPlan) -> None:
         """Guess ahead where it pays, as far as the plan leaves room in the step and in the pool."""
@@ -466,11 +442,11 @@ class EngineCore:
             try:
                 what = sample_row(seq)
                 if what is None:
-                    self._finish(seq, end_of_constraint(seq))
+                    self._live.finish(seq, end_of_constraint(seq))
                 else:
                     draws.append(Draw(seq, row, what, draft))
             except Exception as error:
-                self._fail(seq, "the constraint failed", error)
+                self._live.fail_at(seq, "the constraint failed", error)
         return draws
 
     def _sample(self, logits: Any, draws: list[Draw]) -> list[TokenInfo | Exception]:
@@ -496,7 +472,7 @@ class EngineCore:
     def _deliver_tokens(self, draws: list[Draw], results: Seq[TokenInfo | Exception]) -> None:
         for draw, result in zip(draws, results, strict=True):
             if isinstance(result, Exception):
-                self._fail(draw.seq, "sampling failed", result)
+                self._live.fail_at(draw.seq, "sampling failed", result)
                 continue
             self._decode_tokens += 1
             num_before = len(draw.seq.output_ids)
@@ -504,12 +480,12 @@ class EngineCore:
                 outcome = take_token(draw.seq, result)
                 self._forced_tokens += max(0, len(draw.seq.output_ids) - num_before - 1)
                 if isinstance(outcome, Ending):
-                    self._finish(draw.seq, outcome)
+                    self._live.finish(draw.seq, outcome)
                     continue
             except Exception as error:
-                self._fail(draw.seq, f"token {result.token} could not be taken", error)
+                self._live.fail_at(draw.seq, f"token {result.token} could not be taken", error)
                 continue
-            self._tell(draw.seq, outcome)
+            self._live.tell(draw.seq, outcome)
 
     def _finish_prompts(self, plan: StepPlan) -> None:
         for seq in plan.sequences:
@@ -523,64 +499,20 @@ class EngineCore:
             try:
                 embedding = self._embedder.direction_of(seq.hidden_total)
             except Exception as error:
-                self._fail(seq, "the prompt has no embedding", error)
+                self._live.fail_at(seq, "the prompt has no embedding", error)
                 return
         if seq.request.is_pin:
             self._memory.pin(seq)
-        self._close(seq, finish(seq, Ending(reason="length"), embedding))
-
-    # --- endings -------------------------------------------------------------------------------------------
-
-    def _finish(self, seq: Sequence, ending: Ending) -> None:
-        self._close(seq, finish(seq, ending))
-
-    def _fail(self, seq: Sequence, what: str, error: Exception) -> None:
-        """End one request for a fault of its own; what it computed is sound and stays cached."""
-        self._close(seq, Failed(_as_ours(what, error)))
-
-    def _fail_pass(self, seq: Sequence, error: Exception) -> None:
-        """End a request that the model could not compute; what its own pages hold is not trusted."""
-        _log.error("the forward pass of request %d failed", seq.id, exc_info=error)
-        self._scheduler.abort(seq)
-        what = "the model's forward pass failed"
-        if is_out_of_memory(error):
-            what = "there is too little memory for a forward pass, even of one row; a smaller kv_tokens leaves it more"
-        self._tell_last(seq, Failed(_wrap(what, error)))
+        self._live.finish(seq, Ending(reason="length"), embedding)
 
     def _refuse_stuck(self) -> bool:
         """No step can be planned although requests are live: a bug, told to the oldest instead of hanging."""
-        if not self._live:
+        oldest = self._live.oldest
+        if oldest is None:
             return False
         stats = self.stats()
-        error = EngineError(f"internal error: nothing can be scheduled ({stats}); please report it")
-        self._close(next(iter(self._live.values())), Failed(error))
+        self._live.fail(oldest, EngineError(f"internal error: nothing can be scheduled ({stats}); please report it"))
         return True
-
-    def _close(self, seq: Sequence, event: Finished | Failed) -> None:
-        self._scheduler.finish(seq)
-        self._tell_last(seq, event)
-
-    def _tell_last(self, seq: Sequence, event: Finished | Failed) -> None:
-        del self._live[seq.id]
-        self._memory.leave(seq)
-        self._speculator.leave(seq)
-        if isinstance(event, Failed):
-            if seq.request.is_pin:
-                self._memory.pins.drop(seq.id)
-            self._num_failed += 1
-        else:
-            self._num_finished += 1
-        self._tell(seq, event)
-
-    def _tell(self, seq: Sequence, event: Event) -> None:
-        if not self._is_silent:
-            self._call(seq, event)
-
-    def _call(self, seq: Sequence, event: Event) -> None:
-        try:
-            seq.request.on_event(event)
-        except BaseException:  # a listener's fault, whatever it is, is not the engine's
-            _log.exception("the listener of request %d failed on %s", seq.id, type(event).__name__)
 
 
 def _go_on(draw: Draw) -> tuple[int, Sequence, tuple[int, ...]] | None:
@@ -599,15 +531,3 @@ def _make_memory(runner: Runner, config: EngineConfig) -> KVMemory:
     tiers = make_tiers(runner, config)
     allocator = PageAllocator(runner.num_pages)
     return KVMemory(allocator, RadixCache(allocator, runner.page_size, tiers), tiers)
-
-
-def _as_ours(what: str, error: Exception) -> ForktreeError:
-    """One of our own errors as it is; any other as the cause of an `EngineError`."""
-    return error if isinstance(error, ForktreeError) else _wrap(what, error)
-
-
-def _wrap(what: str, error: Exception) -> EngineError:
-    """An error of its own for one request, with the fault as its cause."""
-    ours = EngineError(f"{what}: {type(error).__name__}: {error}")
-    ours.__cause__ = error
-    return ours
