@@ -58,7 +58,7 @@ BLOCK_SIZES: dict[str, Any] = {"hidden_size": 96, "intermediate_size": 64, "head
 
 
 def write_block_model(folder: Path, family: str = "llama", **changes: object) -> Path:
-    """A tiny model whose weights lie on 4-bit blocks, and those of its output layer on 8-bit ones; blocks divide them."""
+    """A tiny model whose weights lie on 4-bit blocks, and those of its output layer on 8-bit ones."""
     write_tiny_model(folder, family, **{**BLOCK_SIZES, **changes})
     path = folder / "model.safetensors"
     weights = load_file(path)
