@@ -16,7 +16,7 @@ from forktree.backend.model.states import add_states, direction_of
 from forktree.lang.errors import EngineError, UnsupportedError
 
 PROMPTS = [[1, *range(10, 10 + n)] for n in (40, 40, 7, 23)] + [[1, *range(10, 30), *range(90, 100)]]
-FEW = [[1, 10, 11, 12, 13, 14], [1, 10, 11, 12, 90]]
+FEW = [[1, 10, 11, 12], [1, 10, 90]]
 KINDS = ["native", "plain", "device"]
 
 
