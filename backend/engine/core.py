@@ -11,16 +11,16 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from collections.abc import Sequence as Seq
-from typing import Any, NamedTuple
+from typing import Any
 
 from forktree.backend.cache.pages import PageAllocator
 from forktree.backend.cache.radix import RadixCache
 from forktree.backend.cache.recurring import Prefix
 from forktree.backend.engine.ahead import AheadRunner, Flight, land, plan_ahead
-from forktree.backend.engine.batch import BranchScores, HiddenRows, ScoreRows, StepBatch, build_batch
+from forktree.backend.engine.batch import StepBatch, build_batch
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.costs import make_costs
+from forktree.backend.engine.drawing import Drawer
 from forktree.backend.engine.inspect import CachedNode, StepRecord, cached_tree
 from forktree.backend.engine.live import LiveRequests
 from forktree.backend.engine.masks_ahead import MasksAhead
@@ -29,32 +29,18 @@ from forktree.backend.engine.messages import (
     EngineRequest,
     HiddenRunner,
     Runner,
-    SampleRow,
-    TokenInfo,
 )
-from forktree.backend.engine.output import Ending, end_of_constraint, sample_row, take_forced, take_token
 from forktree.backend.engine.passes import Passes
+from forktree.backend.engine.readings import Readings
 from forktree.backend.engine.request import Phase, Sequence, make_sequence
 from forktree.backend.engine.scheduler import Chunk, Scheduler, StepPlan
-from forktree.backend.engine.speculation import Speculator, count_standing
+from forktree.backend.engine.speculation import Speculator
 from forktree.backend.engine.splitting import split_chunks
 from forktree.backend.engine.stats import EngineStats
 from forktree.lang.errors import ContextLengthError, EngineError, UnsupportedError
 
 _log = logging.getLogger(__name__)
 _NUM_RECORDED_STEPS = 1024
-
-
-class Draw(NamedTuple):
-    """A sequence whose next token is to be drawn from row `row` of the step's logits.
-
-    If it is the first of `draft`, the one after it can be drawn from the next row, and so on.
-    """
-
-    seq: Sequence
-    row: int
-    what: SampleRow
-    draft: tuple[int, ...] = ()
 
 
 class EngineCore:
@@ -69,17 +55,13 @@ class EngineCore:
         self._ahead = MasksAhead()
         self._speculator = Speculator(self._costs)
         self._config = config
-        self._overlapped = runner if isinstance(runner, AheadRunner) and config.max_draft == 0 else None
         self._flight: Flight | None = None
         self._live = LiveRequests(self._scheduler, self._memory, self._speculator)
-        self._num_steps = self._prefill_tokens = self._decode_tokens = self._forced_tokens = 0
+        overlapped = runner if isinstance(runner, AheadRunner) and config.max_draft == 0 else None
+        self._drawer = Drawer(runner, self._live, overlapped, self._launch_ahead)
+        self._readings = Readings(runner, self._live)
+        self._num_steps = self._prefill_tokens = 0
         self._timeline: deque[StepRecord] = deque(maxlen=_NUM_RECORDED_STEPS)
-
-    @property
-    def _embedder(self) -> HiddenRunner:
-        """The runner, for requests that `make_sequence` takes only where it is one."""
-        assert isinstance(self._runner, HiddenRunner)
-        return self._runner
 
     @property
     def has_work(self) -> bool:
@@ -132,20 +114,7 @@ class EngineCore:
         self._memory.look_ahead(seq)
         if self._memory.foresight is not None:
             self._memory.foresight.interrupt()
-        self._begin(seq)
-
-    def _begin(self, seq: Sequence) -> None:
-        """Tokens that the constraint forces at once are computed with the prompt."""
-        try:
-            outcome = take_forced(seq)
-        except Exception as error:
-            self._live.fail_at(seq, "the constraint failed", error)
-            return
-        self._forced_tokens += len(seq.output_ids)
-        if isinstance(outcome, Ending):
-            self._live.finish(seq, outcome)
-        elif outcome.tokens:
-            self._live.tell(seq, outcome)
+        self._drawer.begin(seq)
 
     def cancel(self, id: int) -> None:
         """See `LiveRequests.cancel`."""
@@ -213,7 +182,7 @@ class EngineCore:
     def step(self) -> bool:
         """Compute one batch; False if there was nothing to do."""
         start = time.perf_counter()
-        before = (self._prefill_tokens, self._decode_tokens)
+        before = (self._prefill_tokens, self._drawer.num_drawn)
         flight, self._flight = self._flight, None
         if flight is not None:
             plan = self._land(flight)
@@ -231,22 +200,24 @@ class EngineCore:
         """Go on with a pass that was launched ahead."""
         plan, draws = land(flight)
         self._settle(plan)
-        self._draw(flight.logits, draws)
+        self._drawer.draw(flight.logits, draws)
         return plan
 
-    def _launch_ahead(self, drawing: list[Sequence]) -> None:
-        """Launch the next pass while this one's tokens are drawn, where nobody else would be in it."""
+    def _launch_ahead(self, drawing: list[Sequence]) -> bool:
+        """Launch the next pass while this one's tokens are drawn, where nobody else would be in it; whether it was."""
         if self._scheduler.num_waiting or len(drawing) != self._scheduler.num_running:
-            return
+            return False
         ahead = plan_ahead(drawing, self._scheduler.make_room)
         if ahead is None:
-            return
+            return False
         plan, batch = ahead
         try:
             self._num_steps += 1
             self._flight = Flight(plan, self._passes.forward(batch))
         except Exception:
             _log.exception("a pass could not be launched ahead; it is planned anew")
+            return False
+        return True
 
     def _compute(self, plan: StepPlan) -> None:
         """Compute a plan in one pass, or in the smaller ones that a failure leaves of it."""
@@ -278,19 +249,10 @@ class EngineCore:
     def _deliver(self, plan: StepPlan, batch: StepBatch, logits: Any, hidden: Any | None) -> None:
         """What a pass gave: to the cache, to those who asked for scores, and to those who go on."""
         self._settle(plan)
-        self._deliver_scores(logits, batch.scores)
-        self._deliver_branch_scores(logits, batch.branch_scores)
-        self._deliver_hidden(hidden, batch.hidden)
-        self._draw(logits, batch.draws)
+        self._readings.deliver(logits, hidden, batch)
+        self._drawer.draw(logits, batch.draws)
         self._learn(plan)
         self._finish_prompts(plan)
-
-    def _draw(self, logits: Any, waiting: list[tuple[int, Sequence, tuple[int, ...]]]) -> None:
-        """A token for each sequence, and for those whose drafts stand another, and so on."""
-        while waiting:
-            draws = self._list_draws(waiting)
-            self._deliver_tokens(draws, self._sample(logits, draws))
-            waiting = [accepted for draw in draws if (accepted := _go_on(draw)) is not None]
 
     def timeline(self) -> tuple[StepRecord, ...]:
         """The last steps, at most 1,024, the oldest first."""
@@ -311,8 +273,8 @@ class EngineCore:
             num_steps=self._num_steps,
             prefill_tokens=self._prefill_tokens,
             cached_tokens=scheduler.num_cached_tokens,
-            decode_tokens=self._decode_tokens,
-            forced_tokens=self._forced_tokens,
+            decode_tokens=self._drawer.num_drawn,
+            forced_tokens=self._drawer.num_forced,
             drafted_tokens=self._speculator.num_drafted,
             accepted_tokens=self._speculator.num_accepted,
             kv_tokens_used=memory.num_used * memory.page_size,
@@ -345,7 +307,7 @@ class EngineCore:
             StepRecord(
                 index=self._num_steps,
                 prefill_tokens=self._prefill_tokens - before[0],
-                decode_tokens=self._decode_tokens - before[1],
+                decode_tokens=self._drawer.num_drawn - before[1],
                 num_sequences=len(plan.chunks),
                 num_running=self._scheduler.num_running,
                 num_waiting=self._scheduler.num_waiting,
@@ -385,37 +347,6 @@ class EngineCore:
                 self._prefill_tokens += num_prefill
                 self._scheduler.share(seq)
 
-    def _deliver_scores(self, logits: Any, scores: list[ScoreRows]) -> None:
-        for seq, first_row, tokens in scores:
-            if seq.phase is Phase.DONE:
-                continue
-            try:
-                rows = range(first_row, first_row + len(tokens))
-                seq.prompt_logprobs += self._runner.gather_logprobs(logits, rows, tokens)
-            except Exception as error:
-                self._live.fail_at(seq, "log-probabilities could not be computed", error)
-
-    def _deliver_branch_scores(self, logits: Any, scores: list[BranchScores]) -> None:
-        for seq, rows, nodes, tokens in scores:
-            if seq.phase is Phase.DONE:
-                continue
-            try:
-                found = self._runner.gather_logprobs(logits, rows, tokens)
-                for node, logprob in zip(nodes, found, strict=True):
-                    seq.continuation_logprobs[node] = logprob
-            except Exception as error:
-                self._live.fail_at(seq, "log-probabilities could not be computed", error)
-
-    def _deliver_hidden(self, hidden: Any, wanted: list[HiddenRows]) -> None:
-        for seq, rows in wanted:
-            if seq.phase is Phase.DONE:
-                continue
-            try:
-                seq.hidden_total = self._embedder.add_hidden(seq.hidden_total, hidden, rows)
-                seq.num_hidden += len(rows)
-            except Exception as error:
-                self._live.fail_at(seq, "hidden states could not be read", error)
-
     def _draft(self, plan: StepPlan) -> None:
         """Guess ahead where it pays, as far as the plan leaves room in the step and in the pool."""
         num_rows, num_live = plan.num_rows, min(len(self._live), self._config.max_running)
@@ -434,76 +365,12 @@ class EngineCore:
             if draft is not None:
                 self._speculator.learn(seq, draft, seq.ids[start + num_tokens :])
 
-    def _list_draws(self, waiting: list[tuple[int, Sequence, tuple[int, ...]]]) -> list[Draw]:
-        draws = []
-        for row, seq, draft in waiting:
-            if seq.phase is Phase.DONE:
-                continue
-            try:
-                what = sample_row(seq)
-                if what is None:
-                    self._live.finish(seq, end_of_constraint(seq))
-                else:
-                    draws.append(Draw(seq, row, what, draft))
-            except Exception as error:
-                self._live.fail_at(seq, "the constraint failed", error)
-        return draws
-
-    def _sample(self, logits: Any, draws: list[Draw]) -> list[TokenInfo | Exception]:
-        """One token for each draw, or the exception that its row raised alone.
-
-        A draw is a function of its own row, seed and position, so asking again row by row changes nothing. But not
-        behind a pass that was launched ahead: logits hold until the next pass, and it may have overwritten them.
-        """
-        if not draws:
-            return []
-        rows = [(draw.row, draw.what) for draw in draws]
-        try:
-            if self._overlapped is None:
-                return list(self._runner.sample(logits, rows))
-            pending = self._overlapped.begin_sample(logits, rows)
-            self._launch_ahead([draw.seq for draw in draws])
-            return pending.outcomes()
-        except Exception as error:
-            if len(draws) == 1 or self._flight is not None:
-                return [error] * len(draws)
-        return [result for draw in draws for result in self._sample(logits, [draw])]
-
-    def _deliver_tokens(self, draws: list[Draw], results: Seq[TokenInfo | Exception]) -> None:
-        for draw, result in zip(draws, results, strict=True):
-            if isinstance(result, Exception):
-                self._live.fail_at(draw.seq, "sampling failed", result)
-                continue
-            self._decode_tokens += 1
-            num_before = len(draw.seq.output_ids)
-            try:
-                outcome = take_token(draw.seq, result)
-                self._forced_tokens += max(0, len(draw.seq.output_ids) - num_before - 1)
-                if isinstance(outcome, Ending):
-                    self._live.finish(draw.seq, outcome)
-                    continue
-            except Exception as error:
-                self._live.fail_at(draw.seq, f"token {result.token} could not be taken", error)
-                continue
-            self._live.tell(draw.seq, outcome)
-
     def _finish_prompts(self, plan: StepPlan) -> None:
         for seq in plan.sequences:
             if seq.phase is Phase.RUNNING and seq.output_limit == 0 and seq.num_pending == 0:
-                self._finish_prompt(seq)
-
-    def _finish_prompt(self, seq: Sequence) -> None:
-        """End a request that generates nothing."""
-        embedding: tuple[float, ...] = ()
-        if seq.hidden_total is not None:
-            try:
-                embedding = self._embedder.direction_of(seq.hidden_total)
-            except Exception as error:
-                self._live.fail_at(seq, "the prompt has no embedding", error)
-                return
-        if seq.request.is_pin:
-            self._memory.pin(seq)
-        self._live.finish(seq, Ending(reason="length"), embedding)
+                if seq.request.is_pin:
+                    self._memory.pin(seq)
+                self._readings.finish_prompt(seq)
 
     def _refuse_stuck(self) -> bool:
         """No step can be planned although requests are live: a bug, told to the oldest instead of hanging."""
@@ -513,18 +380,6 @@ class EngineCore:
         stats = self.stats()
         self._live.fail(oldest, EngineError(f"internal error: nothing can be scheduled ({stats}); please report it"))
         return True
-
-
-def _go_on(draw: Draw) -> tuple[int, Sequence, tuple[int, ...]] | None:
-    """Where to draw next, if all that is known since a draw was drafted. Rows of what was count as computed."""
-    seq, row, _, draft = draw
-    if seq.phase is Phase.DONE or not draft:
-        return None
-    num_stood = count_standing(draft, seq.ids[seq.num_computed :])
-    seq.num_computed += num_stood
-    if seq.num_pending:
-        return None
-    return row + num_stood, seq, draft[num_stood:]
 
 
 def _make_memory(runner: Runner, config: EngineConfig) -> KVMemory:
