@@ -84,8 +84,10 @@ class _Fetch:
 
     @property
     def is_done(self) -> bool:
+        if not self.look.done():  # asked first: it may end at any moment, and the read begins with it
+            return False
         read = self.read
-        return self.look.done() and (read is None or read.done())
+        return read is None or read.done()
 
 
 class Tiers:
@@ -265,9 +267,14 @@ class Tiers:
         return self._disk is None or id in self._asked
 
     def is_up(self, id: int, *, can_wait: bool) -> bool:
-        """Nothing is on its way for a request any more, or it has taken too long."""
+        """Nothing is on its way for a request any more, or it has taken too long.
+
+        One that `fetch` had no room for waits too: those before it make room when they start.
+        """
         fetch = self._fetches.get(id)
-        if fetch is None or fetch.is_done:
+        if fetch is None:
+            return can_wait or self.is_decided(id)
+        if fetch.is_done:
             return True
         if can_wait:
             wait([fetch.look], max(fetch.deadline_s - self._clock(), 0.0))

@@ -124,6 +124,9 @@ class Foresight:
             self._ids[prefix] = -self._num_ids
         coming = _Coming(self._ids[prefix], prefix)
         self._tiers.fetch(coming.id, prefix.namespace, ids, num_found, num_pages * size)
+        if not self._tiers.is_decided(coming.id):  # no room: requests have it
+            self._settle(prefix)
+            return None
         return coming
 
     def _settle(self, prefix: Prefix) -> None:

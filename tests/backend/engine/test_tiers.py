@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from engine_fakes import Driver, FakeRunner, run_alone
 from hypothesis import given, settings
@@ -121,3 +123,38 @@ def test_any_load_over_a_tiny_pool_finishes_as_each_request_alone(prompts, num_p
         one.check_idle()
     finally:
         one.core.close()
+
+
+def test_every_queued_request_finds_its_prefix_on_the_disk_however_many_wait(tmp_path):
+    prompts = [[1 + number // 9, 1 + number % 9] * 8 for number in range(30)]
+    one = driver(num_pages=24, max_running=1, **disk(tmp_path))
+    first = [ask(one, ids) for ids in prompts]
+    one.core.close()
+    two = driver(num_pages=24, max_running=1, **disk(tmp_path))
+    listeners = [two.submit(ids, max_tokens=3) for ids in prompts]
+    two.drain()
+    assert [each.finished.ids for each in listeners] == [each.ids for each in first]
+    assert [each.finished.num_cached for each in listeners] == [14] * 30
+    two.core.close()
+
+
+def test_a_request_whose_prefix_is_on_its_way_holds_nobody_back(tmp_path, monkeypatch):
+    one = driver(**disk(tmp_path))
+    ask(one, LONG)
+    one.core.close()
+    two = driver(num_pages=1024, **disk(tmp_path))
+    gate = threading.Event()
+    read = two.core._memory.tiers._disk.read
+    monkeypatch.setattr(two.core._memory.tiers._disk, "read", lambda address: gate.wait(10) and read(address))
+    long = two.submit([9] * 4, max_tokens=1500)
+    two.step()
+    slow, quick = two.submit(LONG, max_tokens=3), two.submit([5] * 6, max_tokens=3)
+    while not quick.is_done:
+        two.core.step()
+    assert not long.is_done
+    assert not slow.events
+    gate.set()
+    while not slow.is_done:
+        two.core.step()
+    assert slow.finished.num_cached == 22
+    two.core.close()
