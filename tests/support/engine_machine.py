@@ -12,12 +12,13 @@ import logging
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache, wraps
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -26,6 +27,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from forktree.backend.cache import disk
+from forktree.backend.cache.tiers import Tiers
 from forktree.backend.engine.continuations import lay_out, merge_runs
 from forktree.backend.engine.messages import Emitted, Failed, Finished, SamplerParams
 from forktree.lang.errors import ContextLengthError, EngineError, RunCancelledError
@@ -165,6 +167,15 @@ class Live:
         return alone(self.ids, self.kind, self.max_tokens, self.seed)
 
 
+PLACES = st.integers(0, 1 << 16)  # what is drawn never depends on the engine, which may be slower another time
+
+
+def _one_of(items: Iterable[Any], which: int) -> Any:
+    """One of the items there are, by a number that was drawn before it was known how many."""
+    listed = sorted(items)
+    return listed[which % len(listed)]
+
+
 def counted(**strategies: Any) -> Callable[[Callable[..., None]], Any]:
     """A rule that counts how often it was carried out."""
 
@@ -192,6 +203,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.pinned: dict[int, tuple[int, ...]] = {}
         self.jobs: list[tuple[Future[Any], Callable[[], Any]]] = []
         self.is_full = False
+        self.now_s = 0.0
         self.folder: Path | None = None
         self._undo = ExitStack()
 
@@ -213,6 +225,7 @@ class EngineMachine(RuleBasedStateMachine):
     def make(self, page_size: int, pool_tokens: int, config: dict[str, Any]) -> None:
         logging.disable(logging.CRITICAL)
         self._undo.callback(logging.disable, logging.NOTSET)
+        self._undo.enter_context(patch("forktree.backend.engine.core.time", SimpleNamespace(perf_counter=self._tick)))
         if config["cache_bytes"]:
             self._put_a_disk_below(config)
         else:
@@ -236,11 +249,17 @@ class EngineMachine(RuleBasedStateMachine):
         self._undo.enter_context(patch(f"{tiers}.ThreadPoolExecutor", lambda *_, **__: Jobs(self.jobs)))
         self._undo.enter_context(patch(f"{tiers}.wait", lambda *_, **__: self._run_jobs()))
         self._undo.enter_context(patch("forktree.backend.cache.disk._write_whole", write))
+        self._undo.enter_context(patch.dict(Tiers.__init__.__kwdefaults__, {"clock": self._tick}))
         self._undo.enter_context(patch("os.fsync", lambda _: None))  # what a power cut leaves is not asked here
 
     def _start(self) -> None:
         self.runner = Flaky(num_pages=self.num_pages, page_size=self.page_size, max_context=MAX_CONTEXT)
         self.one = Driver(self.runner, fixed_rows=1e9, **self.config)
+
+    def _tick(self) -> float:
+        """A clock on which everything takes a millisecond."""
+        self.now_s += 1e-3
+        return self.now_s
 
     def _run_jobs(self, num_jobs: int = 1 << 30) -> None:
         Jobs.run(self.jobs, num_jobs)
@@ -258,17 +277,15 @@ class EngineMachine(RuleBasedStateMachine):
     def submit(self, ids: list[int], max_tokens: int, seed: int, kind: str, namespace: str, owner: int | None) -> None:
         self._submit(tuple(ids), max_tokens, seed, kind, namespace, owner)
 
-    @precondition(lambda self: self.known or self.live)
     @counted(
-        data=st.data(),
+        which=PLACES,
         tails=st.lists(st.integers(1, 3), min_size=1, max_size=4),
         max_tokens=st.sampled_from([1, 2, 7]),
         seed=st.integers(0, 3),
     )
-    def fork(self, data: Any, tails: list[int], max_tokens: int, seed: int) -> None:
+    def fork(self, which: int, tails: list[int], max_tokens: int, seed: int) -> None:
         """Branches that go on from a text that has ended, or from where one that runs is now."""
-        texts = sorted({*self.known, *(self._text_of(live) for live in self.live.values())})
-        trunk = data.draw(st.sampled_from(texts))
+        trunk = _one_of({(1,), *self.known, *(self._text_of(live) for live in self.live.values())}, which)
         for tail in tails:
             self._submit((*trunk, tail), max_tokens, seed, "plain", "")
 
@@ -287,11 +304,10 @@ class EngineMachine(RuleBasedStateMachine):
             self.live[num] = Live(listener, tuple(ids), "pin", 0, 0)
             self.pinned[num] = tuple(ids)
 
-    @precondition(lambda self: self.pinned)
-    @counted(data=st.data())
-    def unpin(self, data: Any) -> None:
-        num = data.draw(st.sampled_from(sorted(self.pinned)))
-        self._unpin(num)
+    @counted(which=PLACES)
+    def unpin(self, which: int) -> None:
+        if self.pinned:
+            self._unpin(_one_of(self.pinned, which))
 
     def _unpin(self, num: int) -> None:
         self.one.core.unpin(num)
@@ -343,15 +359,15 @@ class EngineMachine(RuleBasedStateMachine):
         made = [info.token for event in live.listener.events if isinstance(event, Emitted) for info in event.tokens]
         return (*live.ids, *made)
 
-    @precondition(lambda self: self.live)
-    @counted(data=st.data())
-    def cancel(self, data: Any) -> None:
-        num = data.draw(st.sampled_from(sorted(self.live)))
+    @counted(which=PLACES)
+    def cancel(self, which: int) -> None:
+        if not self.live:
+            return
+        num = _one_of(self.live, which)
         self.one.core.cancel(num)
         self.pinned.pop(num, None)
         assert isinstance(self.live.pop(num).listener.error, RunCancelledError)
 
-    @precondition(lambda self: any(len(live.listener.events) for live in self.live.values()))
     @counted()
     def leave_streams(self) -> None:
         """Whoever has read a piece goes away."""
@@ -429,11 +445,11 @@ class EngineMachine(RuleBasedStateMachine):
         assert disk.prune(self.folder, limit) <= limit
 
     @precondition(lambda self: self.folder)
-    @counted(data=st.data(), how=st.sampled_from(["cut", "altered", "empty", "gone", "a folder"]))
-    def spoil_files(self, data: Any, how: str) -> None:
+    @counted(every=st.integers(1, 3), how=st.sampled_from(["cut", "altered", "empty", "gone", "a folder"]))
+    def spoil_files(self, every: int, how: str) -> None:
         assert self.folder is not None
         files = sorted(path for path in self.folder.rglob("*.kv") if path.is_file())
-        for path in files[:: data.draw(st.integers(1, 3))]:
+        for path in files[::every]:
             whole = path.read_bytes()
             path.unlink()
             match how:
