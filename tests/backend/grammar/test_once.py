@@ -88,3 +88,12 @@ def test_an_error_is_raised_and_not_kept() -> None:
         cache.get("a")
     assert cache.get("a") == "fine"
     assert len(cache) == 1
+
+
+def test_another_bound_holds_from_the_next_request_on() -> None:
+    cache: OnceCache[str, str] = OnceCache(str, max_bytes=100, size_of=lambda value: 10)
+    for key in "abcdefgh":
+        cache.get(key)
+    cache.bound(25)
+    cache.get("i")
+    assert len(cache) <= 3
