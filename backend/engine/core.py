@@ -192,7 +192,10 @@ class EngineCore:
                 return self._refuse_stuck()
             if self._config.max_draft:
                 self._draft(plan)
+            planned = time.perf_counter()
             self._compute(plan)
+            num_drawn = self._drawer.num_drawn - before[1]
+            self._memory.note_step(self._prefill_tokens - before[0], num_drawn, time.perf_counter() - planned)
         self._record(plan, before, time.perf_counter() - start)
         return True
 

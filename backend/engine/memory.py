@@ -20,6 +20,8 @@ from forktree.backend.engine.pins import Pins
 from forktree.backend.engine.request import Sequence
 from forktree.lang.errors import EngineError, UnsupportedError
 
+_LEAST_NOTED = 16  # tokens of prompts in a step that tells what they cost: fewer tell what a pass costs
+
 
 class PageCopy(NamedTuple):
     """Copy the first `num_tokens` slots of page `source` to `target`, before the forward pass of the step.
@@ -233,6 +235,11 @@ class KVMemory:
         """Let the tiers go and keep nothing: the engine has stopped of a bug, and that may be one of the pages."""
         if self.tiers is not None:
             self.tiers.close()
+
+    def note_step(self, num_prefill: int, num_drawn: int, seconds: float) -> None:
+        """A step computed so many tokens of prompts and drew others in that time: what loading has to beat."""
+        if self.tiers is not None and num_prefill >= max(_LEAST_NOTED, 8 * num_drawn):
+            self.tiers.rates.note("compute", num_prefill, seconds)
 
     def tier_figures(self) -> dict[str, int]:
         """What `EngineStats` says of pins and tiers, by name."""

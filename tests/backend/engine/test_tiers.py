@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moving_fakes import MovingRunner, disk
 
+from forktree.backend.cache.rates import MeasuredRates
 from forktree.backend.engine.config import EngineConfig
 from forktree.backend.engine.core import EngineCore
 from forktree.lang.errors import UnsupportedError
@@ -158,3 +159,26 @@ def test_a_request_whose_prefix_is_on_its_way_holds_nobody_back(tmp_path, monkey
         two.core.step()
     assert slow.finished.num_cached == 22
     two.core.close()
+
+
+def test_what_prompts_cost_is_measured_as_they_are_computed_and_a_fast_model_computes_again():
+    class Fast(MeasuredRates):
+        """Each token took a nanosecond."""
+
+        def note(self, step, amount, seconds):
+            noted.append((step, amount))
+            super().note(step, amount, 1e-9 * amount if step == "compute" else seconds)
+
+    noted = []
+    one = driver(host_bytes=1 << 20)
+    one.core._memory.tiers._rates = Fast()
+    first = ask(one, LONG)
+    ask(one, [3] * 28)
+    assert noted == [("compute", 24), ("compute", 28)]
+    assert ask(one, LONG).num_cached == 22  # nobody is sure yet
+    ask(one, [3] * 28)
+    for _ in range(60):
+        one.core._memory.note_step(24, 0, 1.0)
+    again = ask(one, LONG)
+    assert (again.ids, again.num_cached) == (first.ids, 0)
+    assert one.core.stats().num_declined > 0
