@@ -18,7 +18,7 @@ from forktree.benchmarks.server.load import attack, leftovers
 from forktree.benchmarks.server.mischief import DEEDS, Target
 
 pytestmark = pytest.mark.model
-NUM_CLIENTS, NUM_DEEDS, NUM_PLACES = 64, 4, 24
+NUM_CLIENTS, NUM_DEEDS, NUM_PLACES = 64, 3, 24
 
 
 def num_files() -> int:
