@@ -18,7 +18,9 @@ class EngineConfig:
         min_chunk: tokens of prompts in a step are worth at least so many passes of one row, whatever the slowdown:
             what passes cost besides their rows then adds at most 1 / min_chunk to the price of a prompt
             (`costs.count_prefill` has the arithmetic).
-        max_overtakes: most requests that may be admitted before an older one that waits at the head.
+        max_overtakes: most requests that may be admitted before an older one that waits at the head. To leave the order
+            of the tree for one request costs little, and under a load that never ends each request that shares nothing
+            waits for so many others, and for those of its kind before it.
         window: how many of the oldest waiting requests are ordered by the tree they form.
         headroom_tokens: growth that is kept free for each running sequence when another is admitted.
         max_draft: most tokens that are guessed ahead of a sequence in one step (`speculation.py`); 0 guesses none.
@@ -38,7 +40,7 @@ class EngineConfig:
     max_step_tokens: int = 512
     max_slowdown: float = 4.0
     min_chunk: float = 32.0
-    max_overtakes: int = 256
+    max_overtakes: int = 32
     window: int = 256
     headroom_tokens: int = 32
     max_draft: int = 8
