@@ -456,7 +456,7 @@ class EngineMachine(RuleBasedStateMachine):
                 case "cut":
                     path.write_bytes(whole[: len(whole) // 2])
                 case "altered":
-                    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+                    path.write_bytes(whole[:-1] + bytes(byte ^ 1 for byte in whole[-1:]))
                 case "empty":
                     path.write_bytes(b"")
                 case "a folder":
