@@ -17,6 +17,8 @@ from fuzz_targets import CONFIG, parser_targets, server_targets
 from fuzzing import Target
 from hypothesis import HealthCheck, given, settings
 
+from forktree.backend.server.app import FAMILIES
+
 PARSERS = {target.name: target for target in parser_targets()}
 NESTED = b"[" * 100_000 + b"]" * 100_000
 NAMES = [
@@ -26,6 +28,7 @@ NAMES = [
     "POST /v1/messages/count_tokens",
     "POST /v1/responses",
     "POST /v1/programs",
+    "POST /v1/embeddings",
     "POST /v1/score",
     "POST /generate",
     "POST /tokenize",
@@ -86,7 +89,8 @@ def test_a_route_answers_or_refuses_a_body(name: str, served: dict[str, Target])
 
 
 def test_every_post_route_is_fed(served: dict[str, Target]) -> None:
-    assert set(NAMES) == set(served)
+    posted = {f"POST {each.path}" for family in FAMILIES for each in family.routes() if each.method == "POST"}
+    assert set(NAMES) == set(served) == posted
 
 
 def gguf(*fields: bytes) -> bytes:

@@ -418,6 +418,10 @@ BODIES: dict[str, tuple[Any, ...]] = {
         {"model": "m", "input": "Hi", "max_output_tokens": 16, "instructions": "Be brief.", "store": False},
         {"model": "m", "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}], "stream": True},
     ),
+    "/v1/embeddings": (
+        {"model": "m", "input": ["a", "b"], "dimensions": 2, "encoding_format": "base64"},
+        {"model": "m", "input": [[5, 6], [7]], "pooling": "mean"},
+    ),
     "/v1/score": ({"prompt": "a", "options": ["b", "c"], "unconditional": True},),
     "/generate": (
         {"text": "a", "sampling_params": {"max_new_tokens": 2, "temperature": 0, "regex": "[a-z]+"}},
