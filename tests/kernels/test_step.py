@@ -64,19 +64,20 @@ def test_layers_of_another_shape_are_named(native: Native) -> None:
 
 def test_a_step_of_another_shape_is_refused(native: Native) -> None:
     step, pool = make(native), torch.zeros(1, 4, 4, 1, 16)
-    one = torch.zeros(1, dtype=torch.int64)
+    one, none = torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
     plan = plan_attention([[3]], [0], [0], 4, 16)
-    assert step.run(one, one, one, plan, one, pool, pool.clone()).shape == (1, 50)
+    assert step.run(one, one, one, plan, one, none, pool, pool.clone()).logits.shape == (1, 50)
     with pytest.raises(ShapeError, match=r"ids must be \[1\], not \[2\]"):
-        step.run(torch.zeros(2, dtype=torch.int64), one, one, plan, one, pool, pool)
+        step.run(torch.zeros(2, dtype=torch.int64), one, one, plan, one, none, pool, pool)
     with pytest.raises(ShapeError, match=r"k_pool must be \[1, \*, 4, 1, 16\], not \[2, 4, 4, 1, 16\]"):
-        step.run(one, one, one, plan, one, torch.zeros(2, 4, 4, 1, 16), pool)
+        step.run(one, one, one, plan, one, none, torch.zeros(2, 4, 4, 1, 16), pool)
     with pytest.raises(ShapeError, match="slots must be below 8, not 15"):
-        step.run(one, one, one, plan, one, pool[:, :2].contiguous(), pool[:, :2].contiguous())
+        step.run(one, one, one, plan, one, none, pool[:, :2].contiguous(), pool[:, :2].contiguous())
 
 
 def test_no_rows_of_logits_may_be_wanted(native: Native) -> None:
     step, pool = make(native), torch.zeros(1, 4, 4, 1, 16)
     one, none = torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-    assert step.run(one, one, one, plan_attention([[0]], [0], [0], 4, 16), none, pool, pool.clone()).shape == (0, 50)
+    plan = plan_attention([[0]], [0], [0], 4, 16)
+    assert step.run(one, one, one, plan, none, none, pool, pool.clone()).logits.shape == (0, 50)
     assert pool.abs().sum() > 0  # the key was written all the same
