@@ -136,6 +136,7 @@ def killed_map(folder: str, way: str) -> None:
 
 def killed_stream() -> None:
     """A request that goes on for long; Ctrl-C closes the engine, and what its waiter was told is printed."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started this in the background
     engine = Engine(FakeRunner(num_pages=4000))
     told = threading.Event()
     last: list[object] = []
