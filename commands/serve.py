@@ -20,8 +20,10 @@ from forktree.commands.programs import UsageError
 from forktree.commands.traces import tracer_provider
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
     from starlette.applications import Starlette
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from forktree.backend.server.settings import Settings
 
 EXAMPLE = """\
   forktree serve
@@ -29,6 +31,7 @@ EXAMPLE = """\
   FORKTREE_API_KEY=secret forktree serve --host 0.0.0.0"""
 
 KEY_VARIABLE = "FORKTREE_API_KEY"
+_GRACE_S = 5  # after the drain time, for the last events to go out
 
 
 def add_parser(commands: Any) -> None:
@@ -115,11 +118,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.model_argument is not None:
         arguments.model = arguments.model_argument
     tls = _tls(arguments)
+    settings = _settings(arguments)
     options = _local_options(arguments)
+    from forktree.backend.server.app import build
+
     traces = tracer_provider() if arguments.traces else None
     with _listening(arguments.host, arguments.port) as listener, local_model(arguments, **options) as local:
         try:
-            asyncio.run(_serve(_app(local, arguments, traces), listener, arguments, tls))
+            asyncio.run(_serve(build(local, settings, version=ft.__version__, traces=traces), listener, arguments, tls))
         finally:
             if traces is not None:
                 traces.shutdown()  # sends what is left
@@ -142,26 +148,34 @@ def _local_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in ("kv_tokens", "cache_dir", "cache_bytes", "host_bytes")}
 
 
-def _app(local: ft.Local, arguments: argparse.Namespace, traces: TracerProvider | None) -> Starlette:
-    from forktree.backend.server.app import build
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """Raises UsageError: a value is out of range."""
     from forktree.backend.server.settings import Settings
 
     keys = _keys(arguments)
     names = arguments.served_name or [_short_name(arguments.model)]
-    try:
-        settings = Settings(
-            model_names=tuple(names),
-            api_keys=frozenset(keys),
-            requests_per_minute=arguments.rpm,
-            total_requests_per_minute=arguments.total_rpm,
-            max_waiting=arguments.max_waiting,
-            timeout_s=arguments.timeout,
-            shares_cache=arguments.share_cache,
-            cors_origins=tuple(arguments.cors_origin or ()),
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    return build(local, settings, version=ft.__version__, traces=traces)
+    for flag, value in (
+        ("--rpm", arguments.rpm),
+        ("--total-rpm", arguments.total_rpm),
+        ("--timeout", arguments.timeout),
+    ):
+        if value is not None and not 0 < value < float("inf"):
+            raise UsageError(f"{flag} must be more than 0, not {value:g}; leave it out for no limit")
+    if arguments.max_waiting < 0:
+        raise UsageError(f"--max-waiting must be at least 0, not {arguments.max_waiting}")
+    for flag, texts in (("--served-name", names), ("--api-key", keys)):
+        if not all(texts):
+            raise UsageError(f"{flag} must not be empty")
+    return Settings(
+        model_names=tuple(names),
+        api_keys=frozenset(keys),
+        requests_per_minute=arguments.rpm,
+        total_requests_per_minute=arguments.total_rpm,
+        max_waiting=arguments.max_waiting,
+        timeout_s=arguments.timeout,
+        shares_cache=arguments.share_cache,
+        cors_origins=tuple(arguments.cors_origin or ()),
+    )
 
 
 def _keys(arguments: argparse.Namespace) -> list[str]:
@@ -221,14 +235,37 @@ def _warn_if_reachable(host: str) -> None:
         print(f"whoever reaches {host} may use this server: it has no keys (see --api-key-file)", file=sys.stderr)
 
 
+def _give_up(app: Starlette, why: str) -> None:
+    """Answer whatever is not answered yet with an error."""
+    from forktree.backend.server.errors import ApiError
+
+    message = f"{why}, before the answer was complete"
+    error = ApiError(503, message, type="server_error", code="server_stopping")
+    count = app.state.served.give_up(error)
+    print(f"{why}: {count} unfinished", file=sys.stderr)
+
+
+def _ending_quietly(app: Starlette) -> ASGIApp:
+    """The application; cancelled while the server stops, as for a client that does not read, it just ends."""
+
+    async def ending(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not app.state.served.is_draining:
+                raise
+
+    return ending
+
+
 async def _serve(app: Starlette, listener: socket.socket, arguments: argparse.Namespace, tls: dict[str, str]) -> None:
     import uvicorn
 
     logging.basicConfig(level=arguments.log_level.upper(), format="%(message)s", stream=sys.stderr)
     config = uvicorn.Config(
-        app,
+        _ending_quietly(app),
         log_level=arguments.log_level,
-        timeout_graceful_shutdown=arguments.drain,
+        timeout_graceful_shutdown=arguments.drain + _GRACE_S,
         access_log=False,  # `request_log` has a line for each
         lifespan="off",
         **tls,
@@ -238,7 +275,13 @@ async def _serve(app: Starlette, listener: socket.socket, arguments: argparse.Na
 
     def stop() -> None:
         app.state.served.is_draining = True
-        server.force_exit = server.should_exit  # the second time
+        if server.should_exit:  # the second time
+            _give_up(app, "the server was told to stop at once")
+            server.force_exit = True
+        else:
+            loop.call_later(
+                arguments.drain, _give_up, app, f"the server stops, and its --drain of {arguments.drain} s is over"
+            )
         server.should_exit = True
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from forktree.backend.local_generation import End, Generation, Piece
@@ -15,6 +16,16 @@ from forktree.lang.errors import TimeoutError
 from forktree.runtime.protocol import Usage
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Ending:
+    """
+    Attributes:
+        error: with which everything is stopped, whatever comes later too; None while the server goes on.
+    """
+
+    error: Exception | None = None
 
 
 class Flight:

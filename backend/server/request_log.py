@@ -64,6 +64,8 @@ class RequestLog:
             "tenant": state.get("tenant", ""),
             "client": (scope.get("client") or ("",))[0],
         }
+        if "fault" in state:
+            line["fault"] = state["fault"]  # of a stream: the status went out before
         _log.log(level, json.dumps(line))
 
 

@@ -14,7 +14,7 @@ from forktree.backend.server.auth import Keys
 from forktree.backend.server.callers import Caller, namespace_of
 from forktree.backend.server.errors import ApiError
 from forktree.backend.server.fair import Gate
-from forktree.backend.server.flights import Flight
+from forktree.backend.server.flights import Ending, Flight
 from forktree.backend.server.limits import Limits
 from forktree.backend.server.metrics import Metrics
 from forktree.backend.server.presence import unless_disconnected
@@ -42,6 +42,7 @@ class Served:
         self.caller = Caller()
         self.created = int(time.time())
         self.is_draining = False
+        self._ending = Ending()  # one for all copies
 
     def by(self, caller: Caller) -> Served:
         """The same for one caller's request."""
@@ -76,7 +77,17 @@ class Served:
         timeout_s = timeout_s or self.settings.timeout_s
         flight = Flight(self.metrics, self.caller.tenant, leave, timeout_s, self.caller.notes)
         self.flights.setdefault(self.caller.request_id, set()).add(flight)
+        if self._ending.error is not None:
+            flight.stop(self._ending.error)
         return flight
+
+    def give_up(self, error: Exception) -> int:
+        """Stop whatever is in the engine, and what comes or waits; each is answered with the error. How many are in."""
+        self._ending.error = error
+        flights = [flight for several in self.flights.values() for flight in several]
+        for flight in flights:
+            flight.stop(error)
+        return len(flights)
 
     @property
     def tokenizer(self) -> Tokenizer:

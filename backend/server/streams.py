@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, MutableMapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
@@ -12,7 +12,6 @@ from starlette.types import Receive, Scope, Send
 from forktree.backend.server.choices import closing_all
 from forktree.backend.server.errors import api_error
 from forktree.backend.server.flights import Watched
-from forktree.backend.server.notes import Notes
 from forktree.backend.server.presence import unless_disconnected
 from forktree.backend.server.wire import OPENAI, Wire
 
@@ -41,9 +40,9 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with closing_all(self._generations), suppress(ClientDisconnect):
-            await unless_disconnected(receive, self._send(send, scope.get("state", {}).get("notes")))
+            await unless_disconnected(receive, self._send(send, scope.setdefault("state", {})))
 
-    async def _send(self, send: Send, notes: Notes | None) -> None:
+    async def _send(self, send: Send, state: MutableMapping[str, Any]) -> None:
         async with aclosing(self._chunks) as chunks:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             try:
@@ -51,8 +50,9 @@ class EventStream:
                     await _send_bytes(send, self._wire.event(chunk))
             except Exception as error:
                 fault = api_error(error)
-                if notes is not None:
-                    notes.fault = fault.code or fault.type
+                state["fault"] = fault.code or fault.type
+                if state.get("notes") is not None:
+                    state["notes"].fault = state["fault"]
                 await _send_bytes(send, self._wire.event(self._wire.fault(fault)))
             await send({"type": "http.response.body", "body": self._wire.end(), "more_body": False})
 

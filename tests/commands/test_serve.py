@@ -59,6 +59,25 @@ def test_a_signal_in_the_middle_of_a_stream_lets_it_finish(wild_dir: Path) -> No
         assert "Traceback" not in process.stderr.read()
 
 
+def test_when_the_drain_time_is_over_a_stream_ends_with_an_error(wild_dir: Path) -> None:
+    body = {**BODY, "max_tokens": 450, "n": 64, "stream": True}
+    with serving(wild_dir, "--drain", "1") as (process, url), httpx.Client(base_url=url, timeout=60) as http:
+        with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGINT)
+            rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        assert json.loads(rest[-2].removeprefix("data: "))["error"]["code"] == "server_stopping"
+        http.close()
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        log = process.stderr.read()
+    assert "Traceback" not in log
+    assert '"fault": "server_stopping"' in log
+    assert "--drain of 1 s is over: 1 unfinished" in log
+
+
 def test_a_port_that_is_taken_is_refused_before_the_model_loads(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -119,15 +138,18 @@ def test_it_serves_https_with_keys_from_a_file(wild_dir: Path, tmp_path: Path) -
         (["--tls-cert", "a", "--tls-key", "b"], "cannot use --tls-cert"),
         (["--api-key-file", "/no/such/file"], "/no/such/file"),
         (["--api-key-file", "/dev/null"], "has no keys"),
-        (["--rpm", "0"], "requests_per_minute"),
-        (["--max-waiting", "-1"], "max_waiting"),
-        (["--timeout", "-1"], "timeout_s"),
+        (["--rpm", "0"], "--rpm must be more than 0, not 0"),
+        (["--total-rpm", "nan"], "--total-rpm must be more than 0, not nan"),
+        (["--max-waiting", "-1"], "--max-waiting must be at least 0, not -1"),
+        (["--timeout", "-1"], "--timeout must be more than 0, not -1"),
+        (["--served-name", ""], "--served-name must not be empty"),
+        (["--api-key", ""], "--api-key must not be empty"),
     ],
 )
-def test_a_wrong_option_is_named(
-    wild_dir: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_option_is_named_before_the_model_loads(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["serve", str(wild_dir), "--port", "0", *options]) == 2
+    assert main(["serve", "no-such-model", "--port", "0", *options]) == 2
     assert said in capsys.readouterr().err
 
 

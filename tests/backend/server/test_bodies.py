@@ -33,6 +33,16 @@ def test_what_is_not_json_is_refused(data: bytes) -> None:
     assert (caught.value.status, caught.value.code) == (400, "invalid_json")
 
 
+def test_an_empty_body_is_said_to_be_empty(http: TestClient) -> None:
+    answer = http.post("/v1/completions")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "the body is empty: send a JSON object")
+
+
+def test_where_nothing_is_to_be_said_an_empty_body_will_do(http: TestClient) -> None:
+    for headers in ({}, {"Content-Type": "application/x-www-form-urlencoded"}):
+        assert http.post("/flush_cache", headers=headers).status_code == 200
+
+
 def test_a_pair_of_surrogates_is_a_character() -> None:
     assert parsed(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
 
@@ -58,6 +68,9 @@ HELLO = [{"role": "user", "content": "hi"}]
         ({"functions": []}, "functions", "write tools"),
         ({"logit_bias": {"5": 101}}, "logit_bias", "between -100 and 100"),
         ({"messages": [{"role": "user", "content": "x", "colour": 1}]}, "messages[0].colour", "unknown field"),
+        ({"max_token": 5}, "max_token", "unknown field max_token; did you mean 'max_tokens'?"),
+        ({"colour": 5}, "colour", "unknown field colour: leave it out"),
+        ({"messages": []}, "messages", "messages must have at least 1 item, not 0"),
     ],
 )
 def test_a_wrong_field_is_named(changes: dict[str, Any], param: str | None, message: str) -> None:
