@@ -182,22 +182,22 @@ def select(
     return ir.Select(name, texts, _method_name(choices_method or method, source), source)
 
 
-def system(expr: object = None) -> ir.Sequence:
+def system(expr: object = "") -> ir.Sequence:
     """A system turn."""
     return role("system", expr)
 
 
-def user(expr: object = None) -> ir.Sequence:
+def user(expr: object = "") -> ir.Sequence:
     """A user's turn."""
     return role("user", expr)
 
 
-def assistant(expr: object = None) -> ir.Sequence:
+def assistant(expr: object = "") -> ir.Sequence:
     """The model's turn."""
     return role("assistant", expr)
 
 
-def tool(expr: object = None) -> ir.Sequence:
+def tool(expr: object = "") -> ir.Sequence:
     """A turn with a tool's result."""
     return role("tool", expr)
 
@@ -212,12 +212,11 @@ def tools(items: Iterable[Any]) -> ir.Tools:
     return ir.Tools(definitions_of(items), ir.caller_source())
 
 
-def role(name: str, expr: object = None) -> ir.Sequence:
+def role(name: str, expr: object = "") -> ir.Sequence:
     """A turn of the role `name`. No expression gives an empty turn."""
     source = ir.caller_source()
     _check_role(name, source)
-    inner = () if expr is None else ir.nodes_of(expr)
-    return ir.Sequence((ir.RoleBegin(name, source), *inner, ir.RoleEnd(name, source)))
+    return ir.Sequence((ir.RoleBegin(name, source), *ir.nodes_of(expr), ir.RoleEnd(name, source)))
 
 
 def role_begin(name: str) -> ir.RoleBegin:

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from forktree.runtime.run import Run
 
 
+_IN_WITH: object = object()
+"""No expression: the turn is written in a `with` block. None is a value that somebody has lost, and is refused."""
+
+
 class State:
     """One branch of a running program."""
 
@@ -82,28 +86,28 @@ class State:
         self._cursor.append(ir.nodes_of(expr))
         return self
 
-    def system(self, expr: object = None) -> Any:
+    def system(self, expr: object = _IN_WITH) -> Any:
         """Append a system turn; without an expression, `with s.system(): …`."""
         return self._turn("system", expr)
 
-    def user(self, expr: object = None) -> Any:
+    def user(self, expr: object = _IN_WITH) -> Any:
         """Append a user's turn; without an expression, `with s.user(): …`."""
         return self._turn("user", expr)
 
-    def assistant(self, expr: object = None) -> Any:
+    def assistant(self, expr: object = _IN_WITH) -> Any:
         """Append the model's turn; without an expression, `with s.assistant(): …`."""
         return self._turn("assistant", expr)
 
-    def tool(self, expr: object = None) -> Any:
+    def tool(self, expr: object = _IN_WITH) -> Any:
         """Append a tool's result; without an expression, `with s.tool(): …`."""
         return self._turn("tool", expr)
 
-    def role(self, name: str, expr: object = None) -> Any:
+    def role(self, name: str, expr: object = _IN_WITH) -> Any:
         """Append a turn of any role; without an expression, `with s.role(name): …`."""
         return self._turn(name, expr)
 
     def _turn(self, role: str, expr: object) -> Appended | RoleTurn:
-        if expr is None:
+        if expr is _IN_WITH:
             return RoleTurn(self, role)
         self._cursor.append(expressions.role(role, expr).items)
         return Appended(self)

@@ -62,6 +62,9 @@ class NetworkBackend:
         except (KeyError, IndexError, TypeError) as error:
             raise self._transport.unreadable(listed) from error
 
+    def __repr__(self) -> str:
+        return self._name
+
     @property
     def name(self) -> str:
         return self._name

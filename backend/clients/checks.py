@@ -16,7 +16,8 @@ from forktree.lang.constraints import ConstraintSpec, ReasoningSpec, SchemaSpec,
 from forktree.lang.tools import schema_of_calls
 
 _FENCED = re.compile(r"\s*```[a-zA-Z]*\s*\n(.*?)\n?\s*```\s*", re.DOTALL)
-_BLANK = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
+_HALF_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{0,3})?\Z")
+_BLANK = re.compile(r'("(?:[^"\\]|\\.)*(?:"|\\?\Z))|[ \t\r\n]+')
 
 
 class Checked(NamedTuple):
@@ -50,6 +51,18 @@ def check(text: str, spec: ConstraintSpec, means: Means) -> Checked:
     return Checked(value, _deviation(spec, stripped))
 
 
+def can_go_on(text: str, spec: ConstraintSpec, means: Means) -> bool:
+    """Whether an answer that was cut may have been on its way to a legal one. Where that is not clear, it may."""
+    if isinstance(spec, ReasoningSpec):
+        return spec.content is None or can_go_on(text, spec.content, means)
+    begun = text.lstrip()
+    if means.key or isinstance(spec, ToolsSpec) or begun.startswith("`"):
+        return True
+    if isinstance(spec, SchemaSpec):
+        spec, begun = _as_free(spec), _HALF_ESCAPE.sub("", _compact(begun))
+    return _accepts_prefix(spec, begun) or _accepts_prefix(spec, begun.rstrip())
+
+
 def check_constraint(spec: ConstraintSpec) -> None:
     """Raises ConstraintError: it cannot be checked in full, or nothing satisfies it."""
     from forktree.backend.grammar.constraints import constraint_from_spec
@@ -66,11 +79,20 @@ def _check_json(text: str, spec: SchemaSpec) -> Checked:
         json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
         return Checked(text, f"it is no JSON: {error}")
-    compact = _BLANK.sub(lambda found: found.group(1) or "", text)
-    free = replace(spec, order="any", whitespace="compact", numbers="any")
+    compact, free = _compact(text), _as_free(spec)
     if _accepts(free, compact):
         return Checked(text.strip(), "")
     return Checked(text, _deviation(free, compact))
+
+
+def _compact(text: str) -> str:
+    """JSON without blanks outside its strings; it may end in the middle of one."""
+    return _BLANK.sub(lambda found: found.group(1) or "", text)
+
+
+def _as_free(spec: SchemaSpec) -> SchemaSpec:
+    """The schema with every spelling that JSON allows, but for blanks."""
+    return replace(spec, order="any", whitespace="compact", numbers="any")
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -90,6 +112,12 @@ def _accepts(spec: ConstraintSpec, text: str) -> bool:
     from forktree.backend.grammar.constraints import constraint_from_spec
 
     return constraint_from_spec(spec).accepts(text)
+
+
+def _accepts_prefix(spec: ConstraintSpec, text: str) -> bool:
+    from forktree.backend.grammar.constraints import constraint_from_spec
+
+    return constraint_from_spec(spec).accepts_prefix(text)
 
 
 def _deviation(spec: ConstraintSpec, text: str) -> str:

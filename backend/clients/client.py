@@ -21,7 +21,7 @@ from typing import Any
 
 from forktree.backend.clients.account import Account
 from forktree.backend.clients.asks import means_of
-from forktree.backend.clients.checks import check, check_constraint
+from forktree.backend.clients.checks import can_go_on, check, check_constraint
 from forktree.backend.clients.counting import Counter, estimate
 from forktree.backend.clients.cutting import StopCutter
 from forktree.backend.clients.dialects import Dialect
@@ -170,7 +170,7 @@ class Client:
         )
 
     async def _ask_checked(self, question: Question, spec: ConstraintSpec) -> protocol.Completion:
-        """The answer, once it is legal or was cut.
+        """The answer, once it is legal, or was cut on its way there.
 
         Raises:
             ConstraintError: no text can be legal, or what is legal cannot be told; nothing is asked then.
@@ -189,7 +189,7 @@ class Client:
             checked = await asyncio.to_thread(check, text, spec, means)
             if not checked.problem:
                 return gathered.completion(checked.text, spent)
-            if gathered.finish_reason == "length":
+            if gathered.finish_reason == "length" and await asyncio.to_thread(can_go_on, text, spec, means):
                 return gathered.completion(checked.text, spent, is_complete=False)
             problems.append(checked.problem)
             if attempt < self._settings.reasks:
@@ -197,7 +197,7 @@ class Client:
                 question = _asked_again(question, text, checked.problem)
         raise BackendError(
             f"{self._settings.dialect.service} answered {len(problems)} times what the constraint forbids; the last "
-            f"time {problems[-1]}; it wrote {text[:120]!r}"
+            f"time {problems[-1]}; it wrote {text[:120]!r}{_hint(self._settings.dialect)}"
         )
 
     async def pieces(self, question: Question, gathered: Gathered) -> AsyncGenerator[Piece, None]:
@@ -278,6 +278,13 @@ async def _drain(events: AsyncIterator[Any]) -> None:
         async with asyncio.timeout(_DRAIN_S):
             async for _ in events:
                 pass
+
+
+def _hint(dialect: Dialect) -> str:
+    """What helps where a server is spoken to in the way that all understand."""
+    if dialect.name != "compatible":
+        return ""
+    return '. If the server can enforce a constraint, name its dialect: "forktree", "vllm", "sglang", "llama.cpp"'
 
 
 def _with_words(told: Conversation, words: str) -> Conversation:

@@ -58,6 +58,7 @@ class Dialect:
         has_tools: a call of a tool can be forced.
         continues: it goes on with a turn that the program has begun: what the body says for it, and `continues_mark`
             what the message says. None: it cannot.
+        begun_elsewhere: what to say besides of what goes on with a begun turn there, where this does not.
         trims_prefix: it refuses a blank at the end of a begun turn.
         merges_turns: turns of one role in a row must be one.
         completions: it continues plain text.
@@ -85,6 +86,7 @@ class Dialect:
     native_under: str | None = None
     has_tools: bool = True
     continues: Mapping[str, Any] | None = None
+    begun_elsewhere: str = ""
     continues_mark: Mapping[str, Any] = field(default_factory=lambda: _NO_NAMES)
     trims_prefix: bool = False
     merges_turns: bool = False
@@ -247,6 +249,7 @@ FORKTREE = Dialect(
     key_variables=("FORKTREE_API_KEY",),
     sampling=_ENGINE,
     native=MappingProxyType({"RegexSpec": "regex", "ChoicesSpec": "choices", "GrammarSpec": "grammar"}),
+    begun_elsewhere="; ft.Remote(url) runs such a program on the same server as it is",
     completions=True,  # its chat route begins turns itself; programs that begin one go whole to /v1/programs
     scoring="echo",
     images=False,

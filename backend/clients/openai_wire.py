@@ -179,7 +179,7 @@ def messages_of(told: Conversation, dialect: Dialect) -> list[dict[str, Any]]:
             raise UnsupportedError(
                 f"{dialect.service} cannot go on with a turn of the assistant that has begun ({told.begun[:40]!r}); "
                 "begin the turn with the generation, and ask in the user's turn for what stands before it, or make the "
-                'backend with begun_turns="tell"'
+                f'backend with begun_turns="tell"{dialect.begun_elsewhere}'
             )
         messages.append({"role": "assistant", "content": told.begun, **dialect.continues_mark})
     return messages

@@ -210,6 +210,27 @@ def test_every_form_of_a_turn_appends_it_once(form) -> None:
     assert program.run(backend=Fake([])).messages() == [{"role": "user", "content": "hi"}]
 
 
+@pytest.mark.parametrize("form", ["method", "function"])
+def test_a_turn_of_none_is_a_value_that_was_lost_and_is_refused(form) -> None:
+    @function
+    def program(s):
+        if form == "method":
+            s.user(None)
+        else:
+            s += user(None)
+
+    with pytest.raises(LanguageError, match="None.*cannot be appended"):
+        program.run(backend=Fake([]))
+
+
+def test_a_turn_without_an_expression_is_empty() -> None:
+    @function
+    def program(s):
+        s += user()
+
+    assert program.run(backend=Fake([])).messages() == [{"role": "user", "content": ""}]
+
+
 def test_turns_do_not_nest_and_the_error_is_raised_at_the_line() -> None:
     @function
     def program(s):

@@ -6,10 +6,18 @@ import json
 
 import pytest
 
-from forktree.backend.clients.asks import ANSWER, is_strict_schema, means_of
-from forktree.backend.clients.checks import check
+from forktree.backend.clients.asks import ANSWER, Means, is_strict_schema, means_of
+from forktree.backend.clients.checks import can_go_on, check
 from forktree.backend.clients.dialects import ANTHROPIC, DEEPSEEK, OLLAMA, OPENAI, SGLANG
-from forktree.lang.constraints import ChoicesSpec, ReasoningSpec, RegexSpec, SchemaSpec, SubstringSpec, TagsSpec
+from forktree.lang.constraints import (
+    ChoicesSpec,
+    ConstraintSpec,
+    ReasoningSpec,
+    RegexSpec,
+    SchemaSpec,
+    SubstringSpec,
+    TagsSpec,
+)
 from forktree.lang.errors import UnsupportedError
 
 CLOSED = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
@@ -135,6 +143,31 @@ def test_json_may_be_written_in_any_form(text: str, value: str) -> None:
 )
 def test_what_is_wrong_is_said(text: str, problem: str) -> None:
     assert problem in check(text, SPEC, means_of(SPEC, OPENAI, has_begun=False)).problem
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "can"),
+    [
+        ('{"a": 1', SPEC, True),
+        ('{ "b" : "x y', SPEC, True),
+        ('{"b": "x\\u00', SPEC, True),
+        ('```json\n{"a', SPEC, True),
+        ("", SPEC, True),
+        ('{"a": "1', SPEC, False),
+        ('erties":{"title"', SPEC, False),
+        (" 12", RegexSpec("[0-9]{3}"), True),
+        ("Bob is 5", RegexSpec("[0-9]{3}"), False),
+        ("New Y", ChoicesSpec(("New York", "Rome")), True),
+        ("Paris", ChoicesSpec(("New York", "Rome")), False),
+    ],
+)
+def test_an_answer_that_was_cut_may_have_been_on_its_way_or_not(text: str, spec: ConstraintSpec, can: bool) -> None:
+    assert can_go_on(text, spec, Means()) is can
+
+
+def test_of_a_wrapped_answer_that_was_cut_nothing_is_known() -> None:
+    spec = ChoicesSpec(("yes", "no"))
+    assert can_go_on('{"val', spec, means_of(spec, OPENAI, has_begun=False))
 
 
 def test_blanks_around_a_choice_are_no_part_of_it_where_it_allows_none() -> None:

@@ -267,6 +267,17 @@ def test_a_cut_answer_is_marked_and_not_asked_for_again(service, openai, ask) ->
     assert len(service.seen) == 1
 
 
+def test_a_cut_answer_that_was_wrong_already_is_asked_for_again_and_no_budget_is_blamed(service, openai, ask) -> None:
+    service.answer = lambda body: "Bob is a boy of five years"
+    with pytest.raises(ft.BackendError, match=r"answered 2 times what the constraint forbids.* name its dialect"):
+        ask.run(regex="[0-9]{3}", max_tokens=2, backend=openai("compatible", reasks=1))
+    assert len(service.seen) == 2
+
+
+def test_a_backend_shows_what_it_is_and_not_its_key(openai) -> None:
+    assert repr(openai()) == "OpenAI('m')"
+
+
 def test_a_schema_that_nothing_satisfies_is_refused_before_any_request(service, openai, ask) -> None:
     with pytest.raises(ft.ConstraintError):
         ask.run(schema={"type": "integer", "minimum": 3, "maximum": 1}, backend=openai())
