@@ -115,6 +115,10 @@ class Local:
         )
         check_count("cache_bytes", cache_bytes)
         check_count("host_bytes", host_bytes)
+        if cache_bytes is not None and cache_dir is None:
+            raise ValueError(
+                f"cache_bytes={cache_bytes} bounds the folder of cache_dir=, and none is given: give it too"
+            )
         config = _engine_config(max_running)
         if cache_dir is not None:
             config = replace(config, cache_dir=os.fspath(cache_dir), fingerprint="unknown until the model is loaded")

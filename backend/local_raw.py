@@ -83,7 +83,7 @@ def _ids(index: int, prompt: Any, tokenizer: Tokenizer, markup: bool) -> tuple[i
             if not 0 <= id < tokenizer.size:
                 raise ValueError(f"prompt {index} holds token id {id}; this model's are 0 to {tokenizer.size - 1}")
     if not ids:
-        raise ValueError(f"prompt {index} is empty: give at least one token to continue")
+        raise ValueError(f"prompt {index} is empty: give at least one token")
     return ids
 
 

@@ -124,6 +124,7 @@ def _measure(arguments: argparse.Namespace, rows: list[Row]) -> None:
     for precision in _precisions(arguments):
         _measure_own(argparse.Namespace(**{**vars(arguments), "quantize": precision}), cases, rows)
     for peer, python in peers:
+        _tell_file(f"measuring {peer.name}")
         with stderr_console().status(f"measuring {peer.name}"):
             rows += _peer_rows(peer, python, cases, arguments)
 
@@ -143,17 +144,25 @@ def _measure_own(arguments: argparse.Namespace, cases: list[str], rows: list[Row
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     reps, warmup = (1, 0) if arguments.quick else (arguments.reps, 1)
+    _tell_file(f"{_engine_name(arguments.quantize)}: loading the model")
     with local_model(arguments) as local, Progress(*columns, console=stderr_console()) as progress:
         task = progress.add_task("bench", total=len(cases))
         engine = _engine_name(arguments.quantize)
         bench = Bench(engine, reps=reps, warmup=warmup, budget_s=40.0, on_row=rows.append)
         for case in cases:
             progress.update(task, description=case)
+            _tell_file(f"{engine}: measuring {case}")
             try:
                 _run_case(case, bench, local, quick=arguments.quick)
             except ImportError as error:
                 print(f"{case} is left out: {error}; `pip install 'forktree[bench]'`", file=sys.stderr)
             progress.advance(task)
+
+
+def _tell_file(line: str) -> None:
+    """Say what goes on where stderr is no terminal, which shows no bar."""
+    if not sys.stderr.isatty():
+        print(line, file=sys.stderr, flush=True)
 
 
 def _run_case(case: str, bench: Bench, local: ft.Local, *, quick: bool) -> None:

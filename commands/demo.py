@@ -39,14 +39,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     scans = load_scans()[: arguments.rows]
     console = stdout_console()
+    began = time.perf_counter()
     with local_model(arguments) as local:
+        loading = time.perf_counter() - began
         first = _watch_first(console, read_receipt, scans[0])
         before, start = local.stats(), time.perf_counter()
         results = read_receipt.map([{"text": scan.text} for scan in scans], progress=True)
         seconds = time.perf_counter() - start
         outcomes = [_outcome(scan, result) for scan, result in zip(scans, results, strict=True)]
         console.print(_results_table(outcomes))
-        console.print(_summary_table(outcomes, before, local.stats(), seconds))
+        console.print(_summary_table(outcomes, before, local.stats(), seconds, loading))
     console.rule("the program that ran, as its IR")
     console.print(str(first.program), markup=False, highlight=False)
     return 0
@@ -95,7 +97,7 @@ def _coloured(text: str, *, is_right: bool) -> Any:
     return Text(text, style="green" if is_right else "red")
 
 
-def _summary_table(outcomes: list[Outcome], before: Any, after: Any, seconds: float) -> Any:
+def _summary_table(outcomes: list[Outcome], before: Any, after: Any, seconds: float, loading: float) -> Any:
     from rich.table import Table
 
     from forktree.tutorials.receipts import right_fields
@@ -113,7 +115,8 @@ def _summary_table(outcomes: list[Outcome], before: Any, after: Any, seconds: fl
     table.add_row("prompt tokens asked for, every option of a select counted", f"{prefilled + cached:,}")
     table.add_row("prompt tokens computed", f"{prefilled:,}")
     table.add_row("cache hit rate", f"{cached / max(prefilled + cached, 1):.1%}")
-    table.add_row("tokens generated", f"{generated:,}")
+    table.add_row("tokens generated, without those that the constraint forces", f"{generated:,}")
     table.add_row("time", f"{seconds:.1f} s")
+    table.add_row("time before, to load the model", f"{loading:.1f} s")
     table.add_row("tokens computed and generated a second", f"{(prefilled + generated) / seconds:,.0f}")
     return table

@@ -2,6 +2,7 @@
 
     ForktreeError
     ├── LanguageError                  the program is wrong
+    │   ├── ParameterError             a parameter's value is out of range (also a ValueError)
     │   ├── UndefinedVariableError     a name that was never assigned is read (also a KeyError)
     │   ├── TraceError                 a line that cannot be traced
     │   └── RoleError                  a turn order that the chat template forbids
@@ -34,6 +35,10 @@ class ForktreeError(Exception):
 
 class LanguageError(ForktreeError):
     """The program is wrong: the message names the line and what would be right."""
+
+
+class ParameterError(LanguageError, ValueError):
+    """A parameter's value is out of range: the message names it, the value and the range."""
 
 
 class UndefinedVariableError(LanguageError, KeyError):

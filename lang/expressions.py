@@ -23,7 +23,7 @@ from forktree.lang.constraints import (
     SchemaSpec,
     SubstringSpec,
 )
-from forktree.lang.errors import ConstraintError, LanguageError
+from forktree.lang.errors import ConstraintError, LanguageError, ParameterError
 from forktree.lang.keywords import keyword_checked, unknown_keyword
 from forktree.lang.reasoning import Reasoning, reasoned
 from forktree.lang.sampling import Sampling
@@ -89,7 +89,7 @@ def gen(
     Raises:
         LanguageError: an unknown name, or two constraints.
         ConstraintError: the constraint itself is wrong.
-        ValueError: a sampling parameter is out of range.
+        ParameterError: a sampling parameter is out of range.
     """
     source = ir.caller_source()
     _check_name(name, "gen", source)
@@ -128,7 +128,7 @@ def gen(
     given = {key: value for key, value in given.items() if value is not None}
     if stop_regex is not None:
         _check_pattern(stop_regex, "stop_regex=")
-    sampling = Sampling(**given) if given else _NO_SAMPLING
+    sampling = _sampling_of(given, name, source) if given else _NO_SAMPLING
     if parallel is not False:
         output: Output | None = _parallel_calls(constraint, parallel, source)
     else:
@@ -142,6 +142,14 @@ def gen(
             f"or drop it{ir.at(source)}"
         )
     return ir.Gen(name, sampling, output, on_budget, heal, source)
+
+
+def _sampling_of(given: dict[str, Any], name: str | None, source: ir.Source | None) -> Sampling:
+    try:
+        return Sampling(**given)
+    except ValueError as error:
+        what = "gen" if name is None else f"gen({name!r})"
+        raise ParameterError(f"{what}: {error}{ir.at(source)}") from None
 
 
 def gen_int(name: str | None = None, *, max_tokens: int = 128, **options: Any) -> ir.Gen | ir.Select:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from forktree.lang.errors import JournalError, LanguageError
+from forktree.lang import ir
+from forktree.lang.errors import JournalError, LanguageError, ParameterError
 from forktree.runtime.executor import MAX_BODY_THREADS, get_executor
 from forktree.runtime.journal import Journal, JournalFile, restore_state
 from forktree.runtime.order import depth_first
@@ -62,7 +63,7 @@ class MapOptions:
     """How rows are run; see `Mappable.map` for what each means.
 
     Raises:
-        ValueError: a concurrency under one.
+        ParameterError: a concurrency under one.
         LanguageError: an unknown `on_error`.
     """
 
@@ -75,7 +76,8 @@ class MapOptions:
     def __post_init__(self) -> None:
         limit = self.concurrency
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise ValueError(f"concurrency must be a whole number of at least 1, not {limit!r}")
+            where = ir.at(ir.caller_source())
+            raise ParameterError(f"concurrency must be a whole number of at least 1, not {limit!r}{where}")
         if not isinstance(self.journal, Journal | str | Path | None):
             raise LanguageError(f"journal= takes a file's path or ft.Journal(path), not {self.journal!r}")
         if self.on_error not in ("return", "raise"):

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 from forktree.lang import expressions, ir
-from forktree.lang.errors import LanguageError, TimeoutError, UndefinedVariableError
+from forktree.lang.errors import LanguageError, ParameterError, TimeoutError, UndefinedVariableError
 from forktree.runtime import protocol, streams
 from forktree.runtime.forks import ForkGroup
 from forktree.runtime.messages import messages_of
@@ -283,14 +283,14 @@ class State:
             on_error: a failed branch cancels its siblings, or they go on.
 
         Raises:
-            ValueError: fewer than one branch.
+            ParameterError: fewer than one branch.
             LanguageError: neither a number nor a list.
         """
         source = ir.caller_source()
         items = None if isinstance(size_or_items, int) else _items_of(size_or_items, source)
         count = size_or_items if isinstance(size_or_items, int) else len(items or ())
         if isinstance(size_or_items, bool) or count < 1:
-            raise ValueError(f"fork needs at least one branch, not {size_or_items!r}{ir.at(source)}")
+            raise ParameterError(f"fork needs at least one branch, not {size_or_items!r}{ir.at(source)}")
         if on_error not in ("cancel", "continue"):
             raise LanguageError(f'on_error must be "cancel" or "continue", not {on_error!r}{ir.at(source)}')
         group = ForkGroup(self, [State(cursor) for cursor in self._cursor.fork(count, on_error, source)])

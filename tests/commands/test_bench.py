@@ -61,6 +61,11 @@ def test_a_case_that_would_exceed_its_budget_stops_early() -> None:
     assert len(bench.rows[0].seconds) == 1
 
 
+def test_a_log_is_told_what_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    command._tell_file("forktree: measuring W1")
+    assert capsys.readouterr() == ("", "forktree: measuring W1\n")
+
+
 def test_rows_survive_a_file(tmp_path: Path) -> None:
     rows = [row("a", "W1/1", 2.0, cores=(1.0, 0.1, 0.0), notes={"hit": "50.0%"})]
     harness.write_json(tmp_path / "rows.json", rows)

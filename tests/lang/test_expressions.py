@@ -120,6 +120,21 @@ def test_sampling_out_of_range_is_a_value_error_that_names_the_parameter(paramet
         gen("x", **{parameter: value})
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"max_tokens": value} for value in (0, -1, "5", 2.5, True)),
+        {"temperature": float("nan")},
+        {"stop": ""},
+        {"seed": "x"},
+        {"min_tokens": 9, "max_tokens": 3},
+    ],
+)
+def test_a_parameter_out_of_range_is_an_error_of_the_language_that_names_the_generation_and_its_line(wrong) -> None:
+    with pytest.raises(LanguageError, match=rf"^gen\('x'\): {next(iter(wrong))}.*\(at .*test_expressions\.py:\d+\)$"):
+        gen("x", **wrong)
+
+
 def test_an_unknown_method_is_refused_and_the_methods_are_listed() -> None:
     with pytest.raises(LanguageError, match=r"'best'.*token_length_normalized"):
         select("x", ["a"], method="best")

@@ -123,6 +123,21 @@ def test_options_of_a_map_are_checked() -> None:
         ask.map([()], journal=5)
     with pytest.raises(ValueError, match="concurrency must be a whole number of at least 1, not '4'"):
         ask.map([()], concurrency="4")
+    for wrong in (0, True):
+        with pytest.raises(LanguageError, match=r"concurrency.*\(at .*test_mistakes\.py:\d+\)$"):
+            ask.map([()], concurrency=wrong)
+
+
+def test_a_fork_of_no_branch_is_an_error_of_the_language_and_of_the_value() -> None:
+    error = fail(lambda s: s.fork(0))
+    assert isinstance(error, ft.ParameterError)
+    assert isinstance(error, ValueError)
+    assert "test_mistakes.py" in str(error)
+
+
+def test_a_bound_of_the_cache_s_folder_needs_the_folder() -> None:
+    with pytest.raises(ValueError, match=r"cache_bytes=5 bounds the folder of cache_dir=, and none is given"):
+        ft.Local(cache_bytes=5)
 
 
 # Reading and appending
