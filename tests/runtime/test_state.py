@@ -219,7 +219,7 @@ def test_a_turn_of_none_is_a_value_that_was_lost_and_is_refused(form) -> None:
         else:
             s += user(None)
 
-    with pytest.raises(LanguageError, match="None.*cannot be appended"):
+    with pytest.raises(LanguageError, match=r"None.*cannot be appended"):
         program.run(backend=Fake([]))
 
 
