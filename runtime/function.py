@@ -32,7 +32,6 @@ from forktree.runtime.protocol import Backend
 from forktree.runtime.references import global_of, load_global
 from forktree.runtime.run import Run, current_scope
 from forktree.runtime.state import State
-from forktree.runtime.values import wait_on_loop
 
 if TYPE_CHECKING:
     from forktree.runtime.map import Row
@@ -196,13 +195,7 @@ class Function(Mappable):
     async def arun(self, *args: Any, **kwargs: Any) -> State:
         """As `run`, awaited, in any event loop. Cancelling the awaiting task cancels the run."""
         run, state = self._start(args, kwargs, _leave_alone)
-        try:
-            if not run.is_settled:
-                await wait_on_loop(run.on_settled)
-        except BaseException:
-            run.cancel()
-            raise
-        run.raise_unhandled()
+        await run.afinish()
         return state
 
     def stream(self, *args: Any, **kwargs: Any) -> State:

@@ -31,7 +31,6 @@ from forktree.runtime.ported import taken_sampling
 from forktree.runtime.protocol import Backend, Branch
 from forktree.runtime.run import Run
 from forktree.runtime.state import State
-from forktree.runtime.values import wait_on_loop
 from forktree.runtime.whole import begin_whole, runner_of
 
 _RUN_OPTIONS = ("backend", "sampling", "seed")
@@ -83,13 +82,7 @@ class Program(ProgramData, Mappable):
     ) -> State:
         """As `run`, awaited, in any event loop."""
         run, state = self._begin(self._options.over(backend, sampling, seed), arguments)
-        try:
-            if not run.is_settled:
-                await wait_on_loop(run.on_settled)
-        except BaseException:
-            run.cancel()
-            raise
-        run.raise_unhandled()
+        await run.afinish()
         return state
 
     def stream(
@@ -231,13 +224,7 @@ async def run_behind(
 
     options = program._options.over(backend, sampling, None)
     run, state = program._begin(options, dict(arguments), adopt)
-    try:
-        if not run.is_settled:
-            await wait_on_loop(run.on_settled)
-    except BaseException:
-        run.cancel()
-        raise
-    run.raise_unhandled()
+    await run.afinish()
     return state
 
 

@@ -18,7 +18,7 @@ from forktree.lang.sampling import Sampling
 from forktree.runtime.executor import Executor
 from forktree.runtime.protocol import AnswerAtHand, Backend, Branch
 from forktree.runtime.record import Recorder
-from forktree.runtime.values import Callback, Failure, Value
+from forktree.runtime.values import Callback, Failure, Value, wait_on_loop
 
 if TYPE_CHECKING:
     from forktree.runtime.cursor import Cursor
@@ -264,6 +264,16 @@ class Run:
     def add_failure(self, failure: Failure) -> None:
         """Remember a failure until the end of the run."""
         self.failures.append(failure)
+
+    async def afinish(self) -> None:
+        """Wait in any event loop until it has settled, and raise what nobody handled; a cancelled wait cancels it."""
+        try:
+            if not self.is_settled:
+                await wait_on_loop(self.on_settled)
+        except BaseException:
+            self.cancel()
+            raise
+        self.raise_unhandled()
 
     def raise_unhandled(self) -> None:
         """Raise the body's error, or the first failure that the program never saw."""

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from render_parts import WORDS, branch_of, chat, pieces_of
+from render_parts import WORDS, branch_of, chat, piece_tokenizer, pieces_of, toy_tokenizer
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 from toy_tokenizers import byte_level, sentencepiece
@@ -19,12 +19,12 @@ from forktree.runtime.protocol import Branch, Generated, Image, RoleBegin, RoleE
 
 @pytest.fixture(scope="module")
 def toy() -> Tokenizer:
-    return Tokenizer(byte_level(WORDS, added=["</think>"]))
+    return toy_tokenizer()
 
 
 @pytest.fixture(scope="module")
 def pieces() -> Tokenizer:
-    return Tokenizer(sentencepiece(["▁The", "▁cat", "▁", "▁sat", ".", "s", "▁cats", "The", "cat", "n"]))
+    return piece_tokenizer()
 
 
 @pytest.fixture

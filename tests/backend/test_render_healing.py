@@ -7,8 +7,7 @@ import gc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from render_parts import WORDS, branch_of, chat, pieces_of
-from toy_tokenizers import byte_level, sentencepiece
+from render_parts import branch_of, chat, piece_tokenizer, pieces_of, toy_tokenizer
 
 from forktree.backend.render import Prompt, Renderer
 from forktree.backend.tokenizer import Tokenizer
@@ -17,12 +16,12 @@ from forktree.runtime.protocol import Branch, ForkMark, Generated, RoleBegin, Ro
 
 @pytest.fixture(scope="module")
 def toy() -> Tokenizer:
-    return Tokenizer(byte_level(WORDS, added=["</think>"]))
+    return toy_tokenizer()
 
 
 @pytest.fixture(scope="module")
 def pieces() -> Tokenizer:
-    return Tokenizer(sentencepiece(["▁The", "▁cat", "▁", "▁sat", ".", "s", "▁cats", "The", "cat", "n"]))
+    return piece_tokenizer()
 
 
 @pytest.fixture

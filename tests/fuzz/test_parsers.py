@@ -13,7 +13,8 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-from fuzz_targets import CONFIG, parser_targets, server_targets
+from fuzz_routes import server_targets
+from fuzz_targets import CONFIG, parser_targets
 from fuzzing import Target
 from hypothesis import HealthCheck, given, settings
 

@@ -17,7 +17,8 @@ import warnings
 from base64 import b85encode
 from pathlib import Path
 
-from fuzz_targets import parser_targets, server_targets
+from fuzz_routes import server_targets
+from fuzz_targets import parser_targets
 from fuzzing import Target
 from hypothesis import HealthCheck, given, settings
 

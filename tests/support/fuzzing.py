@@ -157,3 +157,11 @@ def _edit(draw: Any, value: Any) -> Any:
         case 2:
             return {"a": value}
     return copy.deepcopy(draw(st.sampled_from(_ODD)))  # it may be edited in its turn
+
+
+class Refused(Exception):
+    """A status of 4xx in the shape that its route documents."""
+
+
+def dumped(values: tuple[Any, ...]) -> tuple[bytes, ...]:
+    return tuple(json.dumps(value).encode() for value in values)

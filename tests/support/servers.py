@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import uvicorn
 
 
@@ -25,3 +26,19 @@ def running(app: Any) -> Iterator[str]:
             server.should_exit = True
             thread.join(20)
             assert not thread.is_alive(), "the server does not stop"
+
+
+def aborted(url: str, route: str, body: dict[str, Any]) -> httpx.Response:
+    """The answer to a request that is aborted by its id, from another connection, once it has begun."""
+    answers: list[httpx.Response] = []
+
+    def ask() -> None:
+        headers = {"x-request-id": "to-abort"}
+        answers.append(httpx.post(f"{url}{route}", json=body, headers=headers, timeout=60))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while httpx.post(f"{url}/abort", json={"request_id": "to-abort"}).json()["aborted"] == 0:
+        assert thread.is_alive()
+    thread.join(60)
+    return answers[0]

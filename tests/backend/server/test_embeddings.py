@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import struct
-import threading
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from real_parts import assert_idle, let_cancelled_work_end
+from servers import aborted
 from starlette.testclient import TestClient
 
 from forktree.backend.local import Local
@@ -118,18 +117,8 @@ def test_an_answer_that_takes_too_long_is_given_up_and_frees_its_pages(wild_loca
 
 
 def test_one_that_is_aborted_is_answered(wild_url: str, wild_local: Local) -> None:
-    answers: list[httpx.Response] = []
     body = {"model": "wild", "input": [[number] * 500 for number in range(3, 200)], "pooling": "mean"}
-
-    def ask() -> None:
-        headers = {"x-request-id": "to-embed"}
-        answers.append(httpx.post(f"{wild_url}/v1/embeddings", json=body, headers=headers, timeout=60))
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    while httpx.post(f"{wild_url}/abort", json={"request_id": "to-embed"}).json()["aborted"] == 0:
-        assert thread.is_alive()
-    thread.join(60)
-    assert answers[0].status_code == 409
+    answer = aborted(wild_url, "/v1/embeddings", body)
+    assert answer.status_code == 409
     let_cancelled_work_end(wild_local)
     assert_idle(wild_local)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from real_parts import assert_idle, let_cancelled_work_end
+from servers import aborted
 from starlette.testclient import TestClient
 
 from forktree.backend.engine.stats import EngineStats
@@ -80,20 +79,10 @@ def test_a_log_line_has_sizes_and_times_and_no_text(http: TestClient, caplog: py
 
 
 def test_an_aborted_request_is_answered_and_frees_its_pages(wild_url: str, wild_local: Local) -> None:
-    answers: list[httpx.Response] = []
     body = {**CHAT, "max_tokens": 400, "ignore_eos": True, "n": 2}
-
-    def ask() -> None:
-        headers = {"x-request-id": "to-abort"}
-        answers.append(httpx.post(f"{wild_url}/v1/chat/completions", json=body, headers=headers, timeout=60))
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    while httpx.post(f"{wild_url}/abort", json={"request_id": "to-abort"}).json()["aborted"] == 0:
-        assert thread.is_alive()
-    thread.join(60)
-    assert answers[0].status_code == 409
-    assert answers[0].json()["error"]["code"] == "aborted"
+    answer = aborted(wild_url, "/v1/chat/completions", body)
+    assert answer.status_code == 409
+    assert answer.json()["error"]["code"] == "aborted"
     let_cancelled_work_end(wild_local)
     assert_idle(wild_local)
 
