@@ -38,6 +38,8 @@ from forktree.backend.cache.disk import page_files
 
 _SETTLE_S = 60.0
 
+_SETTLE_S = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Weight:
@@ -172,6 +174,10 @@ def weigh(local: Any, tally: Tally, folder: Path, started_s: float) -> Weight:
         assert time.monotonic() < deadline, f"left work goes on: {stats}"
         time.sleep(0.01)
     assert stats.pages_free + stats.pages_cached == stats.pages_total, stats
+    while stats.kv_tokens_used and time.monotonic() - began_s < _SETTLE_S:  # what is foreseen is being brought up
+        time.sleep(0.01)
+        began_s = time.monotonic()
+    stats = local.stats()
     assert stats.kv_tokens_used == 0, stats
     gc.collect()
     with open("/proc/self/statm") as file:
