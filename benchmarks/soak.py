@@ -38,8 +38,6 @@ from forktree.backend.cache.disk import page_files
 
 _SETTLE_S = 60.0
 
-_SETTLE_S = 10.0
-
 
 @dataclass(frozen=True, slots=True)
 class Weight:
@@ -170,15 +168,11 @@ def _compare(tally: Tally, kind: str, number: int, answer: str, *, is_kept: bool
 def weigh(local: Any, tally: Tally, folder: Path, started_s: float) -> Weight:
     """Weigh the process; the threads are held. Raises AssertionError: a page is neither free nor cached."""
     deadline = time.monotonic() + _SETTLE_S
-    while (stats := local.stats()).num_running or stats.num_waiting:  # what was left behind has to end
-        assert time.monotonic() < deadline, f"left work goes on: {stats}"
+    # What was left behind has to end, and what is foreseen may be on its way up.
+    while (stats := local.stats()).num_running or stats.num_waiting or stats.kv_tokens_used:
+        assert time.monotonic() < deadline, f"left work goes on, or pages are lost: {stats}"
         time.sleep(0.01)
     assert stats.pages_free + stats.pages_cached == stats.pages_total, stats
-    while stats.kv_tokens_used and time.monotonic() - began_s < _SETTLE_S:  # what is foreseen is being brought up
-        time.sleep(0.01)
-        began_s = time.monotonic()
-    stats = local.stats()
-    assert stats.kv_tokens_used == 0, stats
     gc.collect()
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[1])
